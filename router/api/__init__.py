@@ -1,0 +1,1 @@
+"""The HTTP surface besides the data path: models, status, administration, the log's tail."""
