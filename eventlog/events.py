@@ -536,8 +536,9 @@ class RequestHeld(Decision, frozen=True, kw_only=True, omit_defaults=True):
     rid: int
     model: str
     why: Literal["grace", "claimed", "swapping", "protected", "evicting", "gpu_out", "cooling"]
-    """grace: later requests may pass; claimed: an earlier request has its GPUs; swapping: a swap has them; protected: an
-    earlier request wants a victim; evicting: a victim cannot leave yet; gpu_out: out of service; cooling: cool-down."""
+    """grace: later requests may pass; claimed: an earlier request has its GPUs; swapping: a swap has them;
+    protected: an earlier request wants a victim; evicting: a victim cannot leave yet; gpu_out: out of service;
+    cooling: cool-down."""
     head_since_us: int = 0
     hard: bool = False
     """Later requests for the victims wait too."""
@@ -679,7 +680,7 @@ class CacheRestoreOrdered(Decision, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class ModelCooledDown(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """The model failed for good, for now: its queue fails and it is not loaded before `until_us` (-1: until a reload)."""
+    """The model failed for now: its queue fails; it is not loaded before `until_us` (-1: until a reload)."""
 
     model: str
     until_us: int
@@ -742,7 +743,7 @@ class PromptProgress(Observation, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class ReplicaLoading(Observation, frozen=True, kw_only=True, omit_defaults=True):
-    """A load makes progress; `value` from 0 to 1, -1 when unknown. Stage `download` comes before anything is evicted."""
+    """A load makes progress; `value` from 0 to 1, -1 when unknown. A download comes before any eviction for it."""
 
     replica: str = ""
     model: str = ""
