@@ -1,0 +1,316 @@
+"""An HTTP/1.1 client connection to one llama-server, thin enough for the data path.
+
+It is httptools (uvicorn's own parser) on an asyncio transport over a UNIX socket or TCP: one connection carries one
+exchange. `close()` drops it at once, which is how a generation is cancelled. A connection is never used twice:
+llama-server keeps a thread per open connection, and a new connection over a UNIX socket costs less than the doubt
+whether an old one still lives.
+
+`relay.py` streams over `Connection`; everybody else asks small questions with `fetch`.
+
+It knows nothing of models, queues or the log, and sets no time limit of its own except where `fetch` is told one.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from typing import cast
+
+import httptools
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+BUFFER_HIGH = 256 * 1024
+"""Bytes of an answer that may wait for their consumer before reading from the socket pauses."""
+BUFFER_LOW = 64 * 1024
+FETCH_LIMIT = 64 * 1024 * 1024
+"""Largest answer that `fetch` takes, in bytes."""
+
+
+class UpstreamError(Exception):
+    """The replica could not be reached, or broke off before its answer was complete."""
+
+
+class ConnectFailed(UpstreamError):
+    """No connection came about: nothing was sent."""
+
+
+class Broken(UpstreamError):
+    """The connection ended, or spoke something else than HTTP, before the answer was complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a llama-server listens: a UNIX socket at `path` or else TCP; `key` is the API key that it asks for."""
+
+    path: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 0
+    key: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}" if self.path is not None else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A whole answer; names of headers are in lower case."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+    def header(self, name: bytes) -> bytes | None:
+        return next((value for key, value in self.headers if key == name), None)
+
+
+def request_head(method: bytes, target: bytes, headers: Headers) -> bytes:
+    """Request line and headers. Names and values must come from a parser or from us: they are not checked here."""
+    lines = [method, b" ", target, b" HTTP/1.1\r\n"]
+    for name, value in headers:
+        lines += (name, b": ", value, b"\r\n")
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+class Connection(asyncio.Protocol):
+    """One exchange: `send`, then `start` for status and headers, then `read` until it returns b"".
+
+    Every method raises `UpstreamError` when the connection breaks. Chunks that arrive together are read together;
+    no byte is changed.
+    """
+
+    __slots__ = (
+        "_bodyless",
+        "_buffered",
+        "_chunks",
+        "_complete",
+        "_drained",
+        "_error",
+        "_loop",
+        "_parser",
+        "_paused",
+        "_started",
+        "_transport",
+        "_until_close",
+        "_waiter",
+        "headers",
+        "status",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, bodyless: bool = False) -> None:
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._loop = loop
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._chunks: deque[bytes] = deque()
+        self._buffered = 0
+        self._bodyless = bodyless
+        self._until_close = False
+        self._started = False
+        self._complete = False
+        self._paused = False
+        self._error: UpstreamError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+
+    # --- what the consumer calls ---
+
+    @classmethod
+    async def open(cls, endpoint: Endpoint, *, bodyless: bool = False) -> "Connection":
+        """Connect. `bodyless`: the request is a HEAD, whose answer has headers for a body that does not come."""
+        loop = asyncio.get_running_loop()
+        connection = cls(loop, bodyless=bodyless)
+        try:
+            if endpoint.path is not None:
+                await loop.create_unix_connection(lambda: connection, endpoint.path)
+            else:
+                await loop.create_connection(lambda: connection, endpoint.host, endpoint.port)
+        except OSError as error:
+            raise ConnectFailed(f"cannot connect to {endpoint}: {error.strerror or error}") from error
+        return connection
+
+    async def send(self, head: bytes, body: bytes | AsyncIterator[bytes] = b"") -> None:
+        """Write the request. Returns early when the answer starts before all of the body is sent: it is then due."""
+        transport = self._transport
+        assert transport is not None
+        if isinstance(body, bytes):
+            transport.write(head + body if len(body) < 65536 else head)
+            if len(body) >= 65536:
+                transport.write(body)
+            await self._drain()
+            return
+        transport.write(head)
+        async for piece in body:
+            await self._drain()
+            if self._started or self._error is not None:
+                return
+            transport.write(piece)
+        await self._drain()
+
+    async def start(self) -> None:
+        """Wait for status and headers."""
+        while not self._started:
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+
+    async def read(self) -> bytes:
+        """The next bytes of the body, as soon as there are any; b"" when it is complete."""
+        while not self._chunks:
+            if self._complete:
+                return b""
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        if len(self._chunks) == 1:
+            data = self._chunks.popleft()
+        else:
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+        self._buffered = 0
+        if self._paused:
+            self._paused = False
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+        return data
+
+    def close(self) -> None:
+        """Drop the connection now, whatever is in flight. A wait in progress ends with `Broken`."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end(Broken("closed by us"))
+
+    # --- what the event loop calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._parser is None:
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self._complete:
+                self._abandon(f"not an HTTP/1.1 answer: {error}")
+            return
+        if self._buffered > BUFFER_HIGH and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        """Nothing more comes; without a length, that is the end of the body."""
+        if self._started and self._until_close:
+            self._complete = True
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._started and self._until_close and exc is None:
+            self._complete = True
+        stage = "before its answer was complete" if self._started else "before it answered"
+        self._end(Broken(f"connection {'broke' if exc else 'ended'} {stage}" + (f": {exc}" if exc else "")))
+        self._transport = None
+
+    def pause_writing(self) -> None:
+        if self._drained is None:
+            self._drained = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+    # --- what the parser calls ---
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        status = self._parser.get_status_code()
+        if 100 <= status < 200 and status != 101:
+            self.headers.clear()  # an interim answer: the real one follows
+            return
+        self.status = status
+        self._started = True
+        framed = any(name == b"content-length" or name == b"transfer-encoding" for name, _ in self.headers)
+        self._until_close = not framed and not self._bodyless
+        if self._bodyless:
+            self._complete = True
+
+    def on_body(self, body: bytes) -> None:
+        if not self._complete:
+            self._chunks.append(body)
+            self._buffered += len(body)
+
+    def on_message_complete(self) -> None:
+        if self._started:
+            self._complete = True
+
+    # --- inside ---
+
+    def _abandon(self, detail: str) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        self._end(Broken(detail))
+
+    def _end(self, error: UpstreamError) -> None:
+        if self._error is None:
+            self._error = error
+        self._parser = None
+        self.resume_writing()
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def _wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        await self._waiter
+
+    async def _drain(self) -> None:
+        if self._drained is not None:
+            await asyncio.shield(self._drained)
+        if self._error is not None and not self._started:
+            raise self._error
+
+
+async def fetch(
+    endpoint: Endpoint,
+    method: str,
+    path: str,
+    *,
+    headers: Headers = (),
+    body: bytes = b"",
+    timeout_s: float,
+) -> Response:
+    """Ask one question and take the whole answer. The endpoint's key is sent along.
+
+    `path` is a request target, percent-encoded, with its query. Raises `UpstreamError`, or TimeoutError after
+    `timeout_s` seconds.
+    """
+    async with asyncio.timeout(timeout_s):
+        connection = await Connection.open(endpoint, bodyless=method == "HEAD")
+        try:
+            lines = [(b"Host", b"localhost"), (b"Connection", b"close"), *headers]
+            if endpoint.key:
+                lines.append((b"Authorization", b"Bearer " + endpoint.key.encode()))
+            if body or method not in ("GET", "HEAD", "DELETE"):
+                lines.append((b"Content-Length", str(len(body)).encode()))
+            await connection.send(request_head(method.encode(), path.encode("ascii"), lines), body)
+            await connection.start()
+            pieces: list[bytes] = []
+            total = 0
+            while data := await connection.read():
+                pieces.append(data)
+                total += len(data)
+                if total > FETCH_LIMIT:
+                    raise Broken(f"answer of {method} {path} is larger than {FETCH_LIMIT} bytes")
+            return Response(connection.status, connection.headers, b"".join(pieces))
+        finally:
+            connection.close()
