@@ -108,6 +108,9 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Fingerprints of conversations whose requests killed replicas twice."""
     profile: str = ""
     next_rid: int = 1
+    next_op: int = 1
+    next_swap: int = 1
+    next_spawn: int = 1
     clean: bool = True
     """Whether the earlier run ended by RouterStopped."""
 

@@ -1,0 +1,657 @@
+"""fold: the only writer of the state. One small function per event; nothing here decides.
+
+Observations and unknown events change nothing. A fact about something that is gone already (a late report of a
+replica that has been replaced, say) changes nothing either.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from eventlog import events as e
+from router.scheduler import queue
+from router.scheduler.state import (
+    CONVERSATIONS_MAX,
+    AdminCall,
+    Answer,
+    Lost,
+    Model,
+    Refusal,
+    Replica,
+    Request,
+    State,
+    Swap,
+    gpus_of,
+    mask_of,
+)
+
+HOPELESS = ("missing_file", "bad_flag", "bad_model")
+"""Load failures that only another configuration can mend."""
+
+
+def fold(state: State, event: e.Event) -> None:
+    """Take one event into the state."""
+    if isinstance(event, e.Fact):
+        state.now_us = event.at_us
+    apply = _APPLY.get(type(event))
+    if apply is not None:
+        apply(state, event)
+    if isinstance(event, e.Fact):
+        queue.promote_overdue(state)
+
+
+# --- the run --------------------------------------------------------------------------------------------------------
+
+
+def _router_started(state: State, event: e.RouterStarted) -> None:
+    carried = event.carried
+    fresh = State(
+        settings=event.config,
+        run=event.run,
+        now_us=event.at_us,
+        last_rid=carried.next_rid - 1,
+        last_op=carried.next_op - 1,
+        last_swap=carried.next_swap - 1,
+        last_spawn=carried.next_spawn - 1,
+    )
+    for field in State.__struct_fields__:
+        setattr(state, field, getattr(fresh, field))
+    _place_models(state)
+    for cooldown in carried.cooldowns:
+        model = state.models.get(cooldown.model)
+        if model is not None:
+            hopeless = cooldown.remaining_us < 0
+            model.cooldown_until_us = 0 if hopeless else event.at_us + cooldown.remaining_us
+            model.failures = cooldown.failures
+            model.cooldown_reason = cooldown.reason
+
+
+def _config_loaded(state: State, event: e.ConfigLoaded) -> None:
+    before = state.settings.models
+    state.settings = event.config
+    for name, settings in event.config.models.items():
+        model = state.models.get(name)
+        if model is not None and before.get(name) != settings:
+            model.cooldown_until_us = 0
+            model.failures = 0
+            model.stale = bool(model.replicas)
+            if not model.replicas:
+                model.mask = mask_of(settings.gpus)
+    for model in state.models.values():
+        if model.name not in event.config.models:
+            model.stale = bool(model.replicas)
+    _place_models(state)
+
+
+def _place_models(state: State) -> None:
+    for name, settings in state.settings.models.items():
+        if name not in state.models:
+            state.models[name] = Model(name=name, mask=mask_of(settings.gpus))
+    gpus = max([state.settings.gpus, *(model.mask.bit_length() for model in state.models.values())])
+    while len(state.residents) < gpus:
+        state.residents.append([])
+
+
+def _router_stopping(state: State, event: e.RouterStopping) -> None:
+    state.stopping_at_us = event.deadline_us
+
+
+def _router_stopped(state: State, event: e.RouterStopped) -> None:
+    state.stopped = True
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+def _request_arrived(state: State, event: e.RequestArrived) -> None:
+    state.last_rid = max(state.last_rid, event.rid)
+    model = state.models.get(event.model)
+    settings = state.settings.models.get(event.model)
+    if state.stopping_at_us:
+        state.refused[event.rid] = Refusal(model=event.model, status=503, code="shutting_down")
+    elif model is None or settings is None:
+        state.refused[event.rid] = Refusal(model=event.model, status=404, code="model_not_found")
+    elif model.mask >> state.settings.gpus:
+        reason = f"it needs GPUs {list(gpus_of(model.mask))} of {state.settings.gpus}"
+        state.refused[event.rid] = Refusal(model=event.model, status=503, code="no_capacity", reason=reason)
+    else:
+        request = Request(
+            rid=event.rid,
+            model=event.model,
+            arrived_us=event.arrived_us,
+            work=event.work,
+            priority=event.priority or settings.priority,
+            key=event.key,
+            conversation=event.conversation,
+            slots_wanted=event.slots_wanted,
+            detached=event.detached,
+        )
+        state.requests[event.rid] = request
+        queue.enter(state, request)
+        _note_missing_replicas(state, model)
+
+
+def _note_missing_replicas(state: State, model: Model) -> None:
+    settings = state.settings.models.get(model.name)
+    if settings is not None and model.phase == "ready" and len(model.replicas) < settings.replicas:
+        model.top_up_wanted = True
+
+
+def _load_wished(state: State, event: e.LoadWished) -> None:
+    state.last_rid = max(state.last_rid, event.rid)
+    state.last_op = max(state.last_op, event.op)
+    model = state.models.get(event.model)
+    if model is None or event.model not in state.settings.models:
+        state.answers[event.op] = Answer(outcome="unknown", code="model_not_found")
+    elif state.stopping_at_us:
+        state.answers[event.op] = Answer(outcome="cancelled", code="shutting_down")
+    else:
+        wish = Request(rid=event.rid, model=event.model, arrived_us=event.at_us, op=event.op)
+        state.requests[event.rid] = wish
+        state.wishes[event.op] = event.rid
+        queue.enter(state, wish)
+
+
+def _request_dispatched(state: State, event: e.RequestDispatched) -> None:
+    request = state.requests[event.rid]
+    replica = state.replicas[event.replica]
+    model = state.models[request.model]
+    queue.leave(state, request)
+    _drop_timer(state, f"grace:{request.rid}")
+    request.replica = event.replica
+    request.weight = event.weight
+    request.held = ""
+    replica.in_flight[request.rid] = event.weight
+    replica.load += event.weight
+    if event.rule == "alone":
+        replica.alone = request.rid
+    state.running[request.key] = state.running.get(request.key, 0) + 1
+    model.used_us = state.now_us
+    if request.work == "generation":
+        model.in_flight += 1
+    if request.conversation and len(model.replicas) > 1:
+        model.conversations.pop(request.conversation, None)
+        model.conversations[request.conversation] = event.replica
+        if len(model.conversations) > CONVERSATIONS_MAX:
+            del model.conversations[next(iter(model.conversations))]
+    swap = state.swaps.get(model.target_of)
+    if swap is not None and swap.cause_rid == request.rid:
+        swap.paid_out = True
+
+
+def _request_finished(state: State, event: e.RequestFinished) -> None:
+    request = state.requests.get(event.rid)
+    if request is None:
+        return
+    _let_go(state, request)
+    _end(state, request)
+    if event.status < 500:
+        state.models[request.model].failures = 0
+
+
+def _request_cancelled(state: State, event: e.RequestCancelled) -> None:
+    state.refused.pop(event.rid, None)
+    state.lost.pop(event.rid, None)
+    request = state.requests.get(event.rid)
+    if request is None:
+        return
+    replica = state.replicas.get(request.replica)
+    if replica is not None and request.rid in replica.in_flight:
+        # The slot stays taken until SlotReleased: a real llama-server finishes its batch first.
+        replica.releasing[request.rid] = replica.in_flight.pop(request.rid)
+        _count_out(state, request)
+    _end(state, request)
+
+
+def _slot_released(state: State, event: e.SlotReleased) -> None:
+    replica = state.replicas.get(event.replica)
+    if replica is not None:
+        replica.load -= replica.releasing.pop(event.rid, 0)
+        if replica.alone == event.rid:
+            replica.alone = 0
+
+
+def _upstream_lost(state: State, event: e.UpstreamLost) -> None:
+    request = state.requests.get(event.rid)
+    if request is None or request.replica != event.replica:
+        return
+    replica = state.replicas.get(event.replica)
+    if replica is not None and not replica.stop_why:
+        replica.suspect = True
+        replica.blamed |= request.attempt > 1
+    _let_go(state, request)
+    state.lost[event.rid] = Lost(
+        replica=event.replica,
+        begun=event.begun,
+        detail=event.detail,
+        stop_why=replica.stop_why if replica is not None else request.stop_why,
+        forced_stop=replica.forced_stop if replica is not None else request.forced_stop,
+    )
+
+
+def _request_requeued(state: State, event: e.RequestRequeued) -> None:
+    del state.lost[event.rid]
+    request = state.requests[event.rid]
+    request.replica = ""
+    request.weight = 0
+    request.stop_why = ""
+    request.forced_stop = False
+    request.attempt = event.attempt
+    queue.enter(state, request)
+    _note_missing_replicas(state, state.models[request.model])
+
+
+def _request_failed(state: State, event: e.RequestFailed) -> None:
+    state.lost.pop(event.rid, None)
+    request = state.requests.get(event.rid)
+    if request is not None:
+        _end(state, request)
+
+
+def _request_rejected(state: State, event: e.RequestRejected) -> None:
+    del state.refused[event.rid]
+
+
+def _request_held(state: State, event: e.RequestHeld) -> None:
+    request = state.requests[event.rid]
+    request.held = held_as(event)
+    if event.head_since_us and request.head_since_us < 0:
+        request.head_since_us = event.head_since_us
+
+
+def held_as(event: e.RequestHeld) -> str:
+    """What a hold says, as one value to compare."""
+    return f"{event.why}{' hard' if event.hard else ''} {event.victims} {event.blocked_by}"
+
+
+def _client_detached(state: State, event: e.ClientDetached) -> None:
+    request = state.requests.get(event.rid)
+    if request is not None:
+        request.detached = True
+
+
+def _let_go(state: State, request: Request) -> None:
+    """The replica no longer works on the request."""
+    replica = state.replicas.get(request.replica)
+    if replica is not None and request.rid in replica.in_flight:
+        replica.load -= replica.in_flight.pop(request.rid)
+        if replica.alone == request.rid:
+            replica.alone = 0
+    if request.replica and request.rid not in state.lost:
+        _count_out(state, request)
+
+
+def _count_out(state: State, request: Request) -> None:
+    model = state.models[request.model]
+    if request.work == "generation":
+        model.in_flight -= 1
+    model.used_us = state.now_us
+    running = state.running[request.key] - 1
+    if running:
+        state.running[request.key] = running
+    else:
+        del state.running[request.key]
+
+
+def _end(state: State, request: Request) -> None:
+    if not request.replica:
+        queue.leave(state, request)
+    del state.requests[request.rid]
+    _drop_timer(state, f"grace:{request.rid}")
+
+
+# --- swaps ----------------------------------------------------------------------------------------------------------
+
+
+def _swap_begun(state: State, event: e.SwapBegun) -> None:
+    swap = Swap(
+        id=event.swap,
+        target=event.target,
+        cause_rid=event.cause_rid,
+        why=event.why,
+        victims=[victim.model for victim in event.victims],
+        mask=mask_of(event.footprint),
+        op=event.op,
+        to_spawn=list(event.replicas),
+        begun_us=state.now_us,
+    )
+    state.last_swap = event.swap
+    state.swaps[event.swap] = swap
+    for name in swap.victims:
+        state.models[name].victim_of = event.swap
+        refresh_phase(state, state.models[name])
+    if event.target:
+        target = state.models[event.target]
+        target.target_of = event.swap
+        target.top_up_wanted = False
+        _reside(state, target)
+        refresh_phase(state, target)
+        _drop_timer(state, f"grace:{event.cause_rid}")
+    if not swap.victims:
+        swap.phase = "starting"
+        swap.drained_us = swap.spawned_us = state.now_us
+
+
+def _swap_aborted(state: State, event: e.SwapAborted) -> None:
+    swap = state.swaps.pop(event.swap)
+    for name in swap.victims:
+        state.models[name].victim_of = 0
+        refresh_phase(state, state.models[name])
+    _leave_target(state, swap)
+
+
+def _swap_finished(state: State, event: e.SwapFinished) -> None:
+    swap = state.swaps.pop(event.swap)
+    for name in swap.victims:
+        state.models[name].victim_of = 0
+    _leave_target(state, swap)
+    if swap.op and swap.op not in state.admin:
+        state.answers[swap.op] = Answer(outcome="done")
+
+
+def _leave_target(state: State, swap: Swap) -> None:
+    if not swap.target:
+        return
+    target = state.models[swap.target]
+    target.target_of = 0
+    if swap.ready and swap.failed and not swap.cancelled:
+        target.failures += 1
+        target.top_up_after_us = state.now_us + cooldown_us(state, target.failures)
+    _vacate_if_gone(state, target)
+
+
+def _replica_stop_ordered(state: State, event: e.ReplicaStopOrdered) -> None:
+    replica = state.replicas[event.replica]
+    replica.phase = "stopping"
+    replica.stop_why = event.why
+    replica.forced_stop = event.force
+    swap = state.swaps.get(event.swap)
+    if swap is not None and swap.phase == "draining":
+        swap.phase = "stopping"
+        swap.drained_us = state.now_us
+    refresh_phase(state, state.models[replica.model])
+
+
+def _replica_spawn_ordered(state: State, event: e.ReplicaSpawnOrdered) -> None:
+    state.last_spawn += 1
+    model = state.models[event.model]
+    state.replicas[event.replica] = Replica(
+        id=event.replica, model=event.model, index=event.index, mask=mask_of(event.gpus)
+    )
+    model.replicas.append(event.replica)
+    model.replicas.sort(key=lambda replica: state.replicas[replica].index)
+    swap = state.swaps[event.swap]
+    if event.index in swap.to_spawn:
+        swap.to_spawn.remove(event.index)
+    swap.failed.pop(event.index, None)
+    swap.loading.append(event.index)
+    swap.attempts[event.index] = event.attempt
+    refresh_phase(state, model)
+
+
+# --- replicas -------------------------------------------------------------------------------------------------------
+
+
+def _replica_spawned(state: State, event: e.ReplicaSpawned) -> None:
+    replica = state.replicas.get(event.replica)
+    if replica is not None:
+        replica.pid = event.pid
+        replica.started_ticks = event.started_ticks
+
+
+def _replica_ready(state: State, event: e.ReplicaReady) -> None:
+    replica = state.replicas.get(event.replica)
+    if replica is None:
+        return
+    replica.slots = event.slots
+    model = state.models[replica.model]
+    swap = state.swaps.get(model.target_of)
+    if swap is not None and replica.index in swap.loading:
+        swap.loading.remove(replica.index)
+        swap.ready += 1
+    if replica.phase == "loading":
+        replica.phase = "ready"
+        if model.phase != "ready":
+            model.loaded_us = state.now_us
+            model.used_us = state.now_us
+    refresh_phase(state, model)
+
+
+def _replica_answered(state: State, event: e.ReplicaAnswered) -> None:
+    replica = state.replicas.get(event.replica)
+    if replica is not None:
+        replica.suspect = False
+        replica.blamed = False
+
+
+def _replica_stalled(state: State, event: e.ReplicaStalled) -> None:
+    replica = state.replicas.get(event.replica)
+    if replica is not None:
+        replica.stalled = True
+        replica.suspect = True
+
+
+def _replica_load_failed(state: State, event: e.ReplicaLoadFailed) -> None:
+    replica = state.replicas.get(event.replica)
+    if replica is None:
+        return
+    model = state.models[replica.model]
+    swap = state.swaps.get(model.target_of)
+    if swap is not None and replica.index in swap.loading:
+        swap.loading.remove(replica.index)
+        swap.failed[replica.index] = event.kind
+        swap.reason = event.reason or event.kind
+    _remove_replica(state, replica)
+
+
+def _replica_stopped(state: State, event: e.ReplicaStopped) -> None:
+    replica = state.replicas.get(event.replica)
+    if replica is None:
+        return
+    model = state.models[replica.model]
+    swap = state.swaps.get(model.target_of)
+    if swap is not None and replica.index in swap.loading:
+        swap.loading.remove(replica.index)
+        swap.failed[replica.index] = "stopped"
+        swap.cancelled = True
+    if replica.stalled:
+        _count_crash(state, model, replica)
+    _remove_replica(state, replica)
+
+
+def _replica_crashed(state: State, event: e.ReplicaCrashed) -> None:
+    replica = state.replicas.get(event.replica)
+    if replica is None:
+        return
+    _count_crash(state, state.models[replica.model], replica)
+    _remove_replica(state, replica)
+
+
+def _count_crash(state: State, model: Model, replica: Replica) -> None:
+    """A crash in the company of a request that has seen one before is put down to that request."""
+    second_time = any(state.requests[rid].attempt > 1 for rid in replica.in_flight)
+    if replica.blamed or second_time:
+        return
+    since_us = state.now_us - state.settings.crash_window_us
+    model.crashes = [*(at_us for at_us in model.crashes if at_us > since_us), state.now_us]
+
+
+def _remove_replica(state: State, replica: Replica) -> None:
+    """The process is gone. Requests that were on it end by facts of their own."""
+    model = state.models[replica.model]
+    model.replicas.remove(replica.id)
+    del state.replicas[replica.id]
+    for rid in replica.in_flight:
+        state.requests[rid].stop_why = replica.stop_why
+        state.requests[rid].forced_stop = replica.forced_stop
+    _vacate_if_gone(state, model)
+    for swap in state.swaps.values():
+        if swap.phase != "starting" and not any(state.models[name].replicas for name in swap.victims):
+            swap.phase = "starting"
+            swap.drained_us = swap.drained_us or state.now_us
+            swap.spawned_us = state.now_us
+
+
+def _reside(state: State, model: Model) -> None:
+    for gpu in gpus_of(model.mask):
+        if model.name not in state.residents[gpu]:
+            state.residents[gpu].append(model.name)
+
+
+def _vacate_if_gone(state: State, model: Model) -> None:
+    refresh_phase(state, model)
+    if model.replicas or model.target_of:
+        return
+    for gpu in gpus_of(model.mask):
+        if model.name in state.residents[gpu]:
+            state.residents[gpu].remove(model.name)
+    model.victim_of = 0
+    model.top_up_wanted = False
+    model.conversations = {}
+    refresh_phase(state, model)
+    if model.stale:
+        model.stale = False
+        settings = state.settings.models.get(model.name)
+        if settings is not None:
+            model.mask = mask_of(settings.gpus)
+    for call in state.admin.values():
+        if model.name in call.models:
+            call.models.remove(model.name)
+
+
+def refresh_phase(state: State, model: Model) -> None:
+    """The one place that derives a model's phase."""
+    ready = any(state.replicas[replica].phase == "ready" for replica in model.replicas)
+    if model.victim_of:
+        swap = state.swaps[model.victim_of]
+        model.phase = "draining" if swap.phase == "draining" else "stopping"
+    elif ready:
+        model.phase = "ready"
+    elif model.target_of:
+        model.phase = "loading"
+    else:
+        model.phase = "stopping" if model.replicas else "absent"
+
+
+# --- cool-downs, administration, timers -----------------------------------------------------------------------------
+
+
+def _model_cooled_down(state: State, event: e.ModelCooledDown) -> None:
+    model = state.models[event.model]
+    model.cooldown_until_us = event.until_us
+    model.failures = event.failures
+    model.cooldown_reason = event.reason
+    model.top_up_after_us = event.until_us
+    model.top_up_wanted = False
+    model.crashes = []
+
+
+def cooldown_us(state: State, failures: int) -> int:
+    """10 s, doubling to 300 s, as configured."""
+    doubled: int = state.settings.cooldown_first_us << min(failures - 1, 30)
+    return min(doubled, state.settings.cooldown_max_us)
+
+
+def _admin_unload(state: State, event: e.AdminUnload) -> None:
+    state.last_op = max(state.last_op, event.op)
+    model = state.models.get(event.model)
+    if model is None:
+        state.answers[event.op] = Answer(outcome="unknown", code="model_not_found")
+    elif not model.replicas and not model.target_of:
+        state.answers[event.op] = Answer(outcome="already")
+    else:
+        state.admin[event.op] = AdminCall(op=event.op, why="unload", models=[event.model], force=event.force)
+
+
+def _admin_drain(state: State, event: e.AdminDrain) -> None:
+    state.last_op = max(state.last_op, event.op)
+    loaded = [model.name for model in state.models.values() if model.replicas or model.target_of]
+    state.admin[event.op] = AdminCall(op=event.op, why="unload", models=loaded)
+
+
+def _admin_gpu(state: State, event: e.AdminGpu) -> None:
+    state.last_op = max(state.last_op, event.op)
+    if not 0 <= event.gpu < state.settings.gpus:
+        state.answers[event.op] = Answer(outcome="unknown", code="gpu_not_found")
+    elif event.action == "in":
+        state.gpus_out &= ~(1 << event.gpu)
+        state.answers[event.op] = Answer(outcome="done")
+    else:
+        state.gpus_out |= 1 << event.gpu
+        state.admin[event.op] = AdminCall(op=event.op, why="gpu_out", models=list(state.residents[event.gpu]))
+
+
+def _admin_cancel(state: State, event: e.AdminCancel) -> None:
+    state.last_op = max(state.last_op, event.op)
+    known = event.rid in state.requests
+    state.answers[event.op] = Answer(outcome="done") if known else Answer(outcome="unknown", code="request_not_found")
+
+
+def _admin_done(state: State, event: e.AdminDone) -> None:
+    state.answers.pop(event.op, None)
+    state.admin.pop(event.op, None)
+    rid = state.wishes.pop(event.op, 0)
+    if rid:
+        _end(state, state.requests[rid])
+
+
+def _timer_set(state: State, event: e.TimerSet) -> None:
+    state.timers[f"{event.kind}:{event.key}"] = event.due_us
+
+
+def _timer_fired(state: State, event: e.TimerFired) -> None:
+    name = f"{event.kind}:{event.key}"
+    state.timers.pop(name, None)
+    if name in state.stale_timers:
+        state.stale_timers.remove(name)
+
+
+def _timer_cancelled(state: State, event: e.TimerCancelled) -> None:
+    name = f"{event.kind}:{event.key}"
+    state.timers.pop(name, None)
+    state.stale_timers.remove(name)
+
+
+def _drop_timer(state: State, name: str) -> None:
+    if name in state.timers and name not in state.stale_timers:
+        state.stale_timers.append(name)
+
+
+_APPLY: dict[type[e.Event], Callable[[State, Any], None]] = {
+    e.RouterStarted: _router_started,
+    e.ConfigLoaded: _config_loaded,
+    e.RouterStopping: _router_stopping,
+    e.RouterStopped: _router_stopped,
+    e.RequestArrived: _request_arrived,
+    e.LoadWished: _load_wished,
+    e.RequestDispatched: _request_dispatched,
+    e.RequestFinished: _request_finished,
+    e.RequestCancelled: _request_cancelled,
+    e.SlotReleased: _slot_released,
+    e.UpstreamLost: _upstream_lost,
+    e.RequestRequeued: _request_requeued,
+    e.RequestFailed: _request_failed,
+    e.RequestRejected: _request_rejected,
+    e.RequestHeld: _request_held,
+    e.ClientDetached: _client_detached,
+    e.SwapBegun: _swap_begun,
+    e.SwapAborted: _swap_aborted,
+    e.SwapFinished: _swap_finished,
+    e.ReplicaStopOrdered: _replica_stop_ordered,
+    e.ReplicaSpawnOrdered: _replica_spawn_ordered,
+    e.ReplicaSpawned: _replica_spawned,
+    e.ReplicaReady: _replica_ready,
+    e.ReplicaAnswered: _replica_answered,
+    e.ReplicaStalled: _replica_stalled,
+    e.ReplicaLoadFailed: _replica_load_failed,
+    e.ReplicaStopped: _replica_stopped,
+    e.ReplicaCrashed: _replica_crashed,
+    e.ModelCooledDown: _model_cooled_down,
+    e.AdminUnload: _admin_unload,
+    e.AdminDrain: _admin_drain,
+    e.AdminGpu: _admin_gpu,
+    e.AdminCancel: _admin_cancel,
+    e.AdminDone: _admin_done,
+    e.TimerSet: _timer_set,
+    e.TimerFired: _timer_fired,
+    e.TimerCancelled: _timer_cancelled,
+}

@@ -1,0 +1,57 @@
+"""The queue as indexes: a lane per model, in it a sorted list per API key.
+
+Only `fold.py` calls this. Every operation costs a bisection and a move of pointers, whatever the queue's length.
+"""
+
+from bisect import bisect_left, insort
+from typing import TypeVar
+
+from router.scheduler.state import Lane, Request, State
+
+T = TypeVar("T", bound=tuple[int, ...])
+
+
+def enter(state: State, request: Request) -> None:
+    """Take the place that arrival, priority and force give it."""
+    lane = state.lanes.get(request.model)
+    if lane is None:
+        lane = state.lanes[request.model] = Lane()
+    ranks = lane.by_key.get(request.key)
+    if ranks is None:
+        ranks = lane.by_key[request.key] = []
+    insort(ranks, request.rank)
+    lane.length += 1
+    if not request.forced:
+        insort(state.unforced, (request.arrived_us, request.rid))
+
+
+def leave(state: State, request: Request) -> None:
+    """Give up the place: dispatched, ended, or about to take another."""
+    lane = state.lanes[request.model]
+    ranks = lane.by_key[request.key]
+    _remove(ranks, request.rank)
+    lane.length -= 1
+    if not ranks:
+        del lane.by_key[request.key]
+        if not lane.by_key:
+            del state.lanes[request.model]
+    if not request.forced:
+        _remove(state.unforced, (request.arrived_us, request.rid))
+
+
+def promote_overdue(state: State) -> None:
+    """Whoever has waited QUEUE_FORCE_LOAD_TIMEOUT goes before every priority."""
+    if not state.settings.force_load_us:
+        return
+    limit_us = state.now_us - state.settings.force_load_us
+    while state.unforced and state.unforced[0][0] <= limit_us:
+        request = state.requests[state.unforced[0][1]]
+        leave(state, request)
+        request.forced = True
+        enter(state, request)
+
+
+def _remove(ordered: list[T], item: T) -> None:
+    at = bisect_left(ordered, item)
+    assert ordered[at] == item, f"{item} is not in its lane"
+    del ordered[at]

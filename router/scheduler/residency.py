@@ -1,0 +1,95 @@
+"""Who must leave so that a model fits: at most `max_models_per_gpu` models per GPU.
+
+`plan` is pure, and the rules know nothing else of placement: another engine stands beside this file, with the same
+shape.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from router.scheduler.state import Model, Request, State, gpus_of, wanted_by
+
+
+class Plan(msgspec.Struct, kw_only=True, frozen=True):
+    """What it takes to load a model.
+
+    outcome: ok: the victims can leave. wait: a model in the way cannot be asked to leave yet. never: one in the way
+    never leaves.
+    """
+
+    outcome: Literal["ok", "wait", "never"]
+    victims: tuple[str, ...] = ()
+    mask: int = 0
+    """GPUs of the target and of every victim: what the swap touches."""
+    in_the_way: tuple[str, ...] = ()
+
+
+def plan(state: State, target: Model, request: Request) -> Plan:
+    """The fewest victims, in the order of `victim_key`, that leave room on every GPU of the target."""
+    room = state.settings.max_models_per_gpu - 1
+    outcome: Literal["ok", "wait", "never"] = "ok"
+    chosen: list[str] = []
+    in_the_way: list[str] = []
+    for gpu in gpus_of(target.mask):
+        staying = [name for name in state.residents[gpu] if name != target.name and name not in chosen]
+        over = len(staying) - room
+        if over <= 0:
+            continue
+        candidates = [name for name in staying if is_evictable(state, name)]
+        if len(candidates) < over:
+            stuck = [name for name in staying if name not in candidates]
+            in_the_way += [name for name in stuck if name not in in_the_way]
+            may_leave_later = sum(not _is_pinned(state, name) for name in stuck)
+            outcome = "wait" if outcome != "never" and len(candidates) + may_leave_later >= over else "never"
+            over = len(candidates)
+        candidates.sort(key=lambda name: victim_key(state, name, forced=request.forced))
+        chosen += candidates[:over]
+    if len(chosen) > 1:
+        chosen = _needed(state, target, chosen, room)
+    mask = target.mask
+    for name in chosen:
+        mask |= state.models[name].mask
+    return Plan(outcome=outcome, victims=tuple(chosen), mask=mask, in_the_way=tuple(in_the_way))
+
+
+def is_evictable(state: State, name: str) -> bool:
+    """Ready, in no swap, and allowed to leave."""
+    model = state.models[name]
+    return model.phase == "ready" and not model.target_of and not model.victim_of and not _is_pinned(state, name)
+
+
+def victim_key(state: State, name: str, *, forced: bool) -> tuple[bool, bool, int, str]:
+    """Who leaves first: unwanted before wanted, idle before busy, then by age, then by name.
+
+    A forced request does not look at who else is wanted.
+    """
+    model = state.models[name]
+    wanted = not forced and wanted_by(state, name) > 0
+    busy = state.settings.prefer_idle and model.in_flight > 0
+    return (wanted, busy, age_stamp(state, model), name)
+
+
+def age_stamp(state: State, model: Model) -> int:
+    """The moment that the eviction policy counts a model's age from."""
+    return model.used_us if state.settings.eviction == "lru" else model.loaded_us
+
+
+def _is_pinned(state: State, name: str) -> bool:
+    settings = state.settings.models.get(name)
+    return settings is not None and settings.persistent
+
+
+def _needed(state: State, target: Model, chosen: list[str], room: int) -> list[str]:
+    """Drop a victim whose place a later choice on another GPU already made free."""
+    needed = list(chosen)
+    for name in chosen:
+        rest = [other for other in needed if other != name]
+        shared = state.models[name].mask & target.mask
+        if all(_staying(state, target, gpu, rest) <= room for gpu in gpus_of(shared)):
+            needed = rest
+    return needed
+
+
+def _staying(state: State, target: Model, gpu: int, leaving: list[str]) -> int:
+    return sum(1 for name in state.residents[gpu] if name != target.name and name not in leaving)

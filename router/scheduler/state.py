@@ -1,0 +1,314 @@
+"""The scheduler's state: everything that a decision may depend on, as plain values.
+
+`fold` (in `fold.py`) is the only writer. The rules read. All of it can be written to a checkpoint and read back,
+indexes included, and `digest` is equal for equal states on every machine.
+
+GPUs are bit masks here: bit 2 stands for GPU 2. Times are integer microseconds of the log's clock.
+"""
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from eventlog.events import Carried, Cooldown, Orphan
+from eventlog.settings import ModelSettings, SchedulerSettings
+
+Phase = Literal["absent", "loading", "ready", "draining", "stopping"]
+
+CONVERSATIONS_MAX = 512
+"""Conversations remembered per model for the choice of a replica."""
+
+Rank = tuple[int, int, int]
+"""Place in the queue, smaller first: (0 if forced else 1, -priority, rid)."""
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """A request or, with `op`, a wish: queued while `replica` is empty, else in flight there."""
+
+    rid: int
+    model: str
+    arrived_us: int
+    op: int = 0
+    work: Literal["generation", "metadata"] = "generation"
+    priority: int = 0
+    key: str = ""
+    conversation: str = ""
+    slots_wanted: int = 1
+    attempt: int = 1
+    forced: bool = False
+    head_since_us: int = -1
+    """When it became the blocked head; -1 before."""
+    held: str = ""
+    """What the last RequestHeld said, to say it once per change."""
+    replica: str = ""
+    weight: int = 0
+    stop_why: str = ""
+    """Why its replica was stopped under it."""
+    forced_stop: bool = False
+    detached: bool = False
+
+    @property
+    def rank(self) -> Rank:
+        return (0 if self.forced else 1, -self.priority, self.rid)
+
+
+class Lane(msgspec.Struct, kw_only=True):
+    """The queue of one model: per API key, ranks in order."""
+
+    by_key: dict[str, list[Rank]] = {}
+    length: int = 0
+
+
+class Model(msgspec.Struct, kw_only=True):
+    """One model; what its phase is follows from its replicas and swaps."""
+
+    name: str
+    mask: int
+    phase: Phase = "absent"
+    replicas: list[str] = []
+    """Ids, by index."""
+    target_of: int = 0
+    """Swap that loads it."""
+    victim_of: int = 0
+    """Swap that unloads it."""
+    loaded_us: int = 0
+    used_us: int = 0
+    """Last dispatch, last end of a request, or the load itself."""
+    in_flight: int = 0
+    """Generations being made for somebody."""
+    failures: int = 0
+    cooldown_until_us: int = 0
+    """0: none; -1: until the configuration changes."""
+    cooldown_reason: str = ""
+    crashes: list[int] = []
+    """Times of recent crashes that are not put down to a single request."""
+    top_up_wanted: bool = False
+    top_up_after_us: int = 0
+    stale: bool = False
+    conversations: dict[str, str] = {}
+    """Conversation to the replica that served it last, oldest first."""
+
+
+class Replica(msgspec.Struct, kw_only=True):
+    """One llama-server process."""
+
+    id: str
+    model: str
+    index: int
+    mask: int
+    phase: Literal["loading", "ready", "stopping"] = "loading"
+    slots: int = 0
+    load: int = 0
+    """Weight in flight or not yet let go."""
+    in_flight: dict[int, int] = {}
+    """rid to weight."""
+    releasing: dict[int, int] = {}
+    """Cancelled requests that the process may still work on: rid to weight."""
+    alone: int = 0
+    """rid of a request that must have the replica for itself."""
+    suspect: bool = False
+    """A connection to it broke: no dispatch before it is known to live."""
+    blamed: bool = False
+    """The broken connection was that of a request which had seen a crash before."""
+    stalled: bool = False
+    stop_why: str = ""
+    forced_stop: bool = False
+    pid: int = 0
+    started_ticks: int = 0
+
+
+class Swap(msgspec.Struct, kw_only=True):
+    """An unload of victims, then a load of the target; either may be missing."""
+
+    id: int
+    target: str = ""
+    cause_rid: int = 0
+    why: str
+    victims: list[str] = []
+    mask: int = 0
+    phase: Literal["draining", "stopping", "starting"] = "draining"
+    force: bool = False
+    op: int = 0
+    to_spawn: list[int] = []
+    """Indexes whose process is yet to be ordered."""
+    loading: list[int] = []
+    attempts: dict[int, int] = {}
+    failed: dict[int, str] = {}
+    """Index to the kind of its failure."""
+    reason: str = ""
+    ready: int = 0
+    paid_out: bool = False
+    cancelled: bool = False
+    """A forced unload came: do not retry, do not cool down."""
+    begun_us: int = 0
+    drained_us: int = 0
+    spawned_us: int = 0
+
+
+class Lost(msgspec.Struct, kw_only=True):
+    """An UpstreamLost that waits for its decision."""
+
+    replica: str
+    begun: bool
+    detail: str = ""
+    stop_why: str = ""
+    """Why the replica had been told to stop; empty: it was not."""
+    forced_stop: bool = False
+
+
+class Refusal(msgspec.Struct, kw_only=True):
+    """An arrival that cannot enter the queue."""
+
+    model: str
+    status: int
+    code: str
+    reason: str = ""
+
+
+class AdminCall(msgspec.Struct, kw_only=True):
+    """An unload, drain or GPU call on its way; done when `models` is empty."""
+
+    op: int
+    why: Literal["unload", "gpu_out"]
+    models: list[str]
+    force: bool = False
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """An operation whose AdminDone is due."""
+
+    outcome: Literal["done", "already", "failed", "cancelled", "unknown"]
+    code: str = ""
+    reason: str = ""
+
+
+class State(msgspec.Struct, kw_only=True):
+    """The live projection."""
+
+    settings: SchedulerSettings = SchedulerSettings()
+    run: int = 0
+    now_us: int = 0
+    last_rid: int = 0
+    last_op: int = 0
+    last_swap: int = 0
+    last_spawn: int = 0
+    requests: dict[int, Request] = {}
+    lanes: dict[str, Lane] = {}
+    """Only models with somebody waiting."""
+    unforced: list[tuple[int, int]] = []
+    """(arrived_us, rid) of all that wait and are not yet forced."""
+    running: dict[str, int] = {}
+    """API key to requests in flight."""
+    models: dict[str, Model] = {}
+    replicas: dict[str, Replica] = {}
+    swaps: dict[int, Swap] = {}
+    residents: list[list[str]] = []
+    """Per GPU: models with a process on it or about to have one."""
+    gpus_out: int = 0
+    timers: dict[str, int] = {}
+    """`kind:key` to due time."""
+    stale_timers: list[str] = []
+    lost: dict[int, Lost] = {}
+    refused: dict[int, Refusal] = {}
+    wishes: dict[int, int] = {}
+    """op to rid of the wishes in the queue."""
+    admin: dict[int, AdminCall] = {}
+    answers: dict[int, Answer] = {}
+    stopping_at_us: int = 0
+    """Deadline of the drain; 0 while serving."""
+    stopped: bool = False
+
+
+def mask_of(gpus: tuple[int, ...]) -> int:
+    mask = 0
+    for gpu in gpus:
+        mask |= 1 << gpu
+    return mask
+
+
+def gpus_of(mask: int) -> tuple[int, ...]:
+    return tuple(gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1)
+
+
+def model_settings(state: State, name: str) -> ModelSettings:
+    return state.settings.models[name]
+
+
+def busy_mask(state: State) -> int:
+    """GPUs that a running swap has."""
+    mask = 0
+    for swap in state.swaps.values():
+        mask |= swap.mask
+    return mask
+
+
+def is_cooling(state: State, model: Model) -> bool:
+    return model.cooldown_until_us != 0 and (model.cooldown_until_us < 0 or state.now_us < model.cooldown_until_us)
+
+
+def key_is_full(state: State, key: str) -> bool:
+    limits = state.settings.keys.get(key)
+    return limits is not None and 0 < limits.max_parallel <= state.running.get(key, 0)
+
+
+def head_of(state: State, lane: Lane) -> Rank | None:
+    """The first of a lane that its key allows to run."""
+    head: Rank | None = None
+    for key, ranks in lane.by_key.items():
+        if (head is None or ranks[0] < head) and not key_is_full(state, key):
+            head = ranks[0]
+    return head
+
+
+def wanted_by(state: State, model: str) -> int:
+    """Queued requests for a model, leaving out those whose key is at its limit."""
+    lane = state.lanes.get(model)
+    if lane is None:
+        return 0
+    if not state.settings.keys:
+        return lane.length
+    return sum(len(ranks) for key, ranks in lane.by_key.items() if not key_is_full(state, key))
+
+
+def dump(state: State) -> msgspec.Raw:
+    """The state as it stands in a checkpoint."""
+    return msgspec.Raw(msgspec.json.encode(state))
+
+
+def restore(raw: msgspec.Raw) -> State:
+    """The state of a checkpoint. Raises msgspec.ValidationError when it is none."""
+    return msgspec.json.decode(raw, type=State)
+
+
+def digest(state: State) -> str:
+    """Equal for equal states, whatever the machine, Python version or hash seed."""
+    return hashlib.blake2b(msgspec.json.encode(state, order="deterministic"), digest_size=16).hexdigest()
+
+
+def carried_from(state: State) -> Carried:
+    """What the next run must know of this one, whether it ended in order or not."""
+    cooldowns = [
+        Cooldown(
+            model=model.name,
+            remaining_us=-1 if model.cooldown_until_us < 0 else model.cooldown_until_us - state.now_us,
+            failures=model.failures,
+            reason=model.cooldown_reason,
+        )
+        for model in state.models.values()
+        if is_cooling(state, model)
+    ]
+    orphans = [
+        Orphan(replica=replica.id, model=replica.model, pid=replica.pid, started_ticks=replica.started_ticks)
+        for replica in state.replicas.values()
+        if replica.pid
+    ]
+    return Carried(
+        orphans=orphans,
+        cooldowns=cooldowns,
+        next_rid=state.last_rid + 1,
+        next_op=state.last_op + 1,
+        next_swap=state.last_swap + 1,
+        next_spawn=state.last_spawn + 1,
+        clean=state.stopped or not state.run,
+    )

@@ -1,0 +1,234 @@
+"""The life of a swap: victims drain, stop, are gone; the target is spawned, ready, paid out, settled.
+
+Also whatever starts one without a request: unloads, top-ups, administration.
+"""
+
+from typing import Literal
+
+from eventlog import events as e
+from router.scheduler.dispatch import choose, dispatch
+from router.scheduler.fold import HOPELESS, cooldown_us
+from router.scheduler.residency import Plan, age_stamp, is_evictable, victim_key
+from router.scheduler.state import Model, Request, State, Swap, gpus_of, key_is_full, wanted_by
+
+UnloadWhy = Literal["unload", "ttl", "gpu_out", "stale"]
+
+_STOP_WHY: dict[str, UnloadWhy] = {"unload": "unload", "ttl": "ttl", "gpu_out": "gpu_out", "stale": "stale"}
+"""Why a victim stops, by why its swap began; for a load it is evicted."""
+
+# --- begin ----------------------------------------------------------------------------------------------------------
+
+
+def begin_load(state: State, model: Model, request: Request, needed: Plan, *, contested: bool) -> e.SwapBegun:
+    """Commit: the plan is frozen from here on."""
+    why: Literal["idle", "grace_over", "forced", "wish"]
+    if request.op:
+        why = "wish"
+    elif not contested:
+        why = "idle"
+    else:
+        why = "forced" if request.forced else "grace_over"
+    others = [
+        name
+        for gpu in gpus_of(model.mask)
+        for name in state.residents[gpu]
+        if name not in needed.victims and name != model.name and is_evictable(state, name)
+    ]
+    others = sorted(dict.fromkeys(others), key=lambda name: victim_key(state, name, forced=request.forced))
+    return e.SwapBegun(
+        swap=state.last_swap + 1,
+        target=model.name,
+        cause_rid=request.rid,
+        why=why,
+        victims=[_as_victim(state, name) for name in needed.victims],
+        others=[_as_victim(state, name) for name in others],
+        footprint=gpus_of(needed.mask),
+        replicas=_missing(state, model),
+        waited_us=max(0, state.now_us - request.arrived_us),
+        head_since_us=request.head_since_us if request.head_since_us >= 0 else state.now_us,
+        op=request.op,
+    )
+
+
+def begin_top_up(state: State, model: Model) -> e.SwapBegun:
+    return e.SwapBegun(
+        swap=state.last_swap + 1,
+        target=model.name,
+        why="top_up",
+        footprint=gpus_of(model.mask),
+        replicas=_missing(state, model),
+    )
+
+
+def begin_unload(state: State, model: Model, why: UnloadWhy, op: int = 0) -> e.SwapBegun:
+    return e.SwapBegun(
+        swap=state.last_swap + 1,
+        why=why,
+        victims=[_as_victim(state, model.name)],
+        footprint=gpus_of(model.mask),
+        op=op,
+    )
+
+
+def _as_victim(state: State, name: str) -> e.Victim:
+    model = state.models[name]
+    return e.Victim(
+        model=name,
+        wanted=wanted_by(state, name),
+        in_flight=model.in_flight,
+        age_us=state.now_us - age_stamp(state, model),
+        gpus=gpus_of(model.mask),
+    )
+
+
+def _missing(state: State, model: Model) -> list[int]:
+    there = [state.replicas[replica].index for replica in model.replicas]
+    return [index for index in range(state.settings.models[model.name].replicas) if index not in there]
+
+
+# --- advance --------------------------------------------------------------------------------------------------------
+
+
+def advance(state: State) -> e.Decision | None:
+    """The next move of the first swap that has one, by age."""
+    for swap in state.swaps.values():
+        if swap.phase == "draining":
+            decision = _drain(state, swap)
+        elif swap.phase == "stopping":
+            decision = _stop_next(state, swap)
+        else:
+            decision = _start(state, swap)
+        if decision is not None:
+            return decision
+    return None
+
+
+def _drain(state: State, swap: Swap) -> e.Decision | None:
+    if swap.target and swap.target not in state.lanes:
+        return e.SwapAborted(swap=swap.id, target=swap.target)
+    if swap.target and state.stopping_at_us and state.now_us >= state.stopping_at_us:
+        return e.SwapAborted(swap=swap.id, target=swap.target, why="stopping")
+    call = state.admin.get(swap.op)
+    forced = call is not None and call.force
+    if not forced and any(state.models[name].in_flight for name in swap.victims):
+        return None
+    return _stop_next(state, swap, force=forced)
+
+
+def _stop_next(state: State, swap: Swap, *, force: bool = False) -> e.Decision | None:
+    call = state.admin.get(swap.op)
+    force = force or (call is not None and call.force)
+    for name in swap.victims:
+        for replica in state.models[name].replicas:
+            if state.replicas[replica].phase != "stopping":
+                return e.ReplicaStopOrdered(
+                    replica=replica, why=_STOP_WHY.get(swap.why, "evict"), swap=swap.id, force=force
+                )
+    return None
+
+
+def _start(state: State, swap: Swap) -> e.Decision | None:
+    if not swap.target:
+        return _finished(state, swap)
+    if swap.to_spawn and not swap.cancelled and not state.stopping_at_us:
+        return _spawn(state, swap, swap.to_spawn[0], attempt=1)
+    model = state.models[swap.target]
+    paid = _pay_out(state, swap, model)
+    if paid is not None:
+        return paid
+    if not swap.cancelled and not state.stopping_at_us:
+        for index, kind in swap.failed.items():
+            if kind not in HOPELESS and swap.attempts[index] <= state.settings.load_retries:
+                return _spawn(state, swap, index, attempt=swap.attempts[index] + 1, after=kind)
+    if swap.loading:
+        return None
+    if not swap.ready and not swap.cancelled and swap.failed and model.cooldown_until_us != -1:
+        hopeless = any(kind in HOPELESS for kind in swap.failed.values())
+        if not (model.cooldown_until_us > state.now_us):
+            why = next(iter(swap.failed.values()))
+            return cool_down(state, model, why=why, reason=swap.reason, hopeless=hopeless)
+    return _finished(state, swap)
+
+
+def _spawn(state: State, swap: Swap, index: int, *, attempt: int, after: str = "") -> e.ReplicaSpawnOrdered:
+    settings = state.settings.models[swap.target]
+    gpus = settings.mask or settings.gpus
+    if settings.replica_gpus:
+        gpus = settings.replica_gpus[index]
+    return e.ReplicaSpawnOrdered(
+        replica=f"{swap.target}#{index}.{state.last_spawn + 1}",
+        model=swap.target,
+        index=index,
+        gpus=gpus,
+        swap=swap.id,
+        attempt=attempt,
+        after=after,
+    )
+
+
+def _pay_out(state: State, swap: Swap, model: Model) -> e.Decision | None:
+    """A load pays out: whoever caused it is served first."""
+    request = state.requests.get(swap.cause_rid)
+    if swap.paid_out or model.phase != "ready" or request is None or request.op or request.replica:
+        return None
+    if key_is_full(state, request.key):
+        return None
+    choice = choose(state, model, request)
+    return None if choice is None else dispatch(state, request, choice, [], pay_out=True)
+
+
+def _finished(state: State, swap: Swap) -> e.SwapFinished:
+    return e.SwapFinished(
+        swap=swap.id,
+        target=swap.target,
+        ok=not swap.target or swap.ready > 0,
+        drain_us=swap.drained_us - swap.begun_us,
+        stop_us=swap.spawned_us - swap.drained_us,
+        load_us=state.now_us - swap.spawned_us if swap.target else 0,
+        ready=swap.ready,
+    )
+
+
+def cool_down(state: State, model: Model, *, why: str, reason: str, hopeless: bool = False) -> e.ModelCooledDown:
+    failures = model.failures + 1
+    return e.ModelCooledDown(
+        model=model.name,
+        until_us=-1 if hopeless else state.now_us + cooldown_us(state, failures),
+        failures=failures,
+        why=why,
+        reason=reason,
+    )
+
+
+# --- administration -------------------------------------------------------------------------------------------------
+
+
+def serve_admin_calls(state: State) -> e.Decision | None:
+    """Each call unloads its models one by one as they become free for it, then gets its answer."""
+    for call in state.admin.values():
+        for name in call.models:
+            model = state.models[name]
+            if call.force:
+                decision = _cut(state, model)
+                if decision is not None:
+                    return decision
+            if model.phase == "ready" and not model.target_of and not model.victim_of:
+                return begin_unload(state, model, why=call.why, op=call.op)
+        if not call.models:
+            return e.AdminDone(op=call.op, outcome="done")
+    return None
+
+
+def _cut(state: State, model: Model) -> e.Decision | None:
+    """By force: the queue of the model fails, and a load under way is stopped."""
+    lane = state.lanes.get(model.name)
+    if lane is not None:
+        request = state.requests[min(ranks[0] for ranks in lane.by_key.values())[2]]
+        if request.op:
+            return e.AdminDone(op=request.op, outcome="cancelled", code="model_unloaded")
+        return e.RequestFailed(rid=request.rid, status=503, code="model_unloaded", model=model.name)
+    if model.target_of:
+        for replica in model.replicas:
+            if state.replicas[replica].phase == "loading":
+                return e.ReplicaStopOrdered(replica=replica, why="unload", force=True)
+    return None
