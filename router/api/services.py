@@ -1,0 +1,110 @@
+"""What the HTTP surface needs of the rest of the router, as one value.
+
+The protocols name only what is used here, so that tests can put small fakes in place of the loop, the relay and the
+replicas.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from eventlog.events import AdminDone, Event, Fact, Gpu, Observation
+from router.api.counters import Counters
+from router.api.view import View
+from router.config import Config
+from router.gpus import Sample
+from router.scheduler.state import State
+
+
+class Clock(Protocol):
+    def now_us(self) -> int: ...
+
+
+class Loop(Protocol):
+    """The part of `router.loop.Loop` that is used here."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def available(self) -> bool: ...
+    def post(self, *facts: Fact) -> None: ...
+    def note(self, observation: Observation) -> None: ...
+    def subscribe(self, callback: Callable[[Event], None]) -> Callable[[], None]: ...
+    def next_rid(self) -> int: ...
+    def next_op(self) -> int: ...
+
+
+class Relay(Protocol):
+    """The part of `router.relay.Relay` that is used here."""
+
+    def cancel(self, rid: int, by: str) -> None: ...
+
+
+class Logs(Protocol):
+    """Where the output of the children is kept: the part of `router.replicas.Replicas` that is used here."""
+
+    def logs(self, model: str | None, *, history: bool, follow: bool) -> AsyncIterator[bytes]: ...
+
+
+class GpuSamples(Protocol):
+    """The part of `router.gpus.Gpus` that is used here."""
+
+    topology: list[Gpu]
+    latest: dict[int, Sample]
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """How this run began. `at_us` is on the log's clock."""
+
+    at_us: int
+    run: int
+    version: str
+    llama_server: str = ""
+    llama_build: str = ""
+
+
+class Gate:
+    """Whether the router takes requests, as `/router/stop` and `/router/start` set it. The relay asks it."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+
+
+@dataclass(slots=True)
+class Services:
+    """Everything behind the routes. Made once, before the first request: it listens to the log from then on."""
+
+    loop: Loop
+    config: Config
+    relay: Relay
+    replicas: Logs
+    gpus: GpuSamples
+    started: Started
+    gate: Gate = field(default_factory=Gate)
+    view: View = field(default_factory=View)
+    counters: Counters = field(default_factory=Counters)
+    _ops: "dict[int, asyncio.Future[AdminDone]]" = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.view.names = self.counters.names = frozenset(self.config.models)
+        self.loop.subscribe(self.view.take)
+        self.loop.subscribe(self.counters.take)
+        self.loop.subscribe(self._settle)
+
+    def ask(self, op: int, *facts: Fact) -> "asyncio.Future[AdminDone]":
+        """Post an administrative call; the result is its AdminDone."""
+        answer: asyncio.Future[AdminDone] = asyncio.get_running_loop().create_future()
+        self._ops[op] = answer
+        self.loop.post(*facts)
+        return answer
+
+    def _settle(self, event: Event) -> None:
+        if isinstance(event, AdminDone):
+            answer = self._ops.pop(event.op, None)
+            if answer is not None and not answer.done():
+                answer.set_result(event)
