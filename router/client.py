@@ -1,0 +1,118 @@
+"""The client's side of the data path: uvicorn's HTTP protocol, and three things that the relay needs beside ASGI.
+
+* It says that a client is gone the moment that its FIN or RST comes, in every phase, without a task that waits for it.
+* It can break an answer off: what was written is flushed, the end of the answer is not.
+* It can answer HTTP/1.0 clients, which do not know chunks, with a body that ends with the connection.
+
+The relay finds a `Client` in `scope["extensions"][EXTENSION]`. Serve with `uvicorn.Config(http=ClientProtocol)`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+EXTENSION = "llama_router.client"
+LINGER_S = 30.0
+"""How long a client may take to read the end of an answer that is broken off."""
+PIPELINE_LIMIT = 16
+"""Requests that may be read ahead on one connection; reading goes on, since a FIN is only seen by reading."""
+ENDLESS = 1 << 62
+"""A length that no body reaches."""
+
+
+class Client:
+    """Who sent one request, as long as that request lasts."""
+
+    __slots__ = ("_on_gone", "_protocol", "gone")
+
+    def __init__(self, protocol: "ClientProtocol") -> None:
+        self.gone = False
+        self._protocol = protocol
+        self._on_gone: Callable[[], None] | None = None
+
+    def on_gone(self, callback: Callable[[], None] | None) -> None:
+        """Call back, once, when the client is gone. A client that is gone already is told by `gone` alone."""
+        self._on_gone = callback
+
+    def abort(self) -> None:
+        """Drop the connection; what was not flushed yet is lost."""
+        self._leave()
+        self._protocol.transport.abort()
+
+    def break_off(self) -> None:
+        """Flush what was written and close without ending the answer: a chunked body stays visibly incomplete."""
+        self._leave()
+        transport = self._protocol.transport
+        transport.close()
+        asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
+
+    def end_with_connection(self) -> None:
+        """Before an answer without a length is started: it is not chunked, and `break_off` is its end."""
+        cycle = self._protocol.active
+        if cycle is not None:
+            cycle.chunked_encoding = False
+            cycle.expected_content_length = ENDLESS
+
+    def _leave(self) -> None:
+        self._on_gone = None
+        self.gone = True
+        cycle = self._protocol.active
+        if cycle is not None and client_of(cycle.scope) is self:
+            cycle.disconnected = True
+
+    def _tell(self) -> None:
+        if not self.gone:
+            self.gone = True
+            callback, self._on_gone = self._on_gone, None
+            if callback is not None:
+                callback()
+
+
+class ClientProtocol(HttpToolsProtocol):
+    """One connection of a client."""
+
+    active: RequestResponseCycle | None = None
+    """The request that is being answered; later ones of the same connection wait in `pipeline`."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        scope: Any = self.scope
+        scope["extensions"] = {EXTENSION: Client(self)}
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if self.pipeline and len(self.pipeline) <= PIPELINE_LIMIT:
+            self.flow.resume_reading()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self.active = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def eof_received(self) -> None:
+        """A FIN: the client will ask nothing more, and by our rule it does not wait for an answer either."""
+        self._client_left()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        active = self.active
+        if active is not None and not active.response_complete:
+            active.disconnected = True
+            active.message_event.set()
+        self._client_left()
+        super().connection_lost(exc)
+        self.active = None
+
+    def _client_left(self) -> None:
+        active = self.active
+        if active is not None and not active.response_complete:
+            client = client_of(active.scope)
+            if client is not None:
+                client._tell()
+
+
+def client_of(scope: Any) -> Client | None:
+    """The client of a request that came in over a `ClientProtocol`."""
+    found = scope.get("extensions", {}).get(EXTENSION)
+    return found if isinstance(found, Client) else None
