@@ -1,0 +1,111 @@
+"""`llama-router logs`: what llama-servers printed, read from their files; needs neither configuration nor a router.
+
+Counterpart: `child_log.py`, which writes the files and begins a new part of one by renaming the old.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from router.child_log import FILE_LIMIT, ChildLogs, tail
+
+POLL_S = 0.25
+"""Between looks at the files: the router is another process and tells nobody."""
+
+NO_LOG = 1
+EPILOG = """\
+examples:
+  llama-router logs                     which models have logs, and where they lie
+  llama-router logs qwen3-8b            the last lines of its newest replica
+  llama-router logs qwen3-8b -n 1000    more of them
+  llama-router logs qwen3-8b -f         and whatever comes, from the next replicas as well
+
+exit codes: 0 done, 1 no log of that model
+"""
+
+
+def add_logs_command(subparsers: Any, log_dir: Callable[[], Path]) -> None:
+    """Add `logs` to the command line. `log_dir()` is where the event log lies, asked only when needed."""
+    parser = subparsers.add_parser(
+        "logs",
+        help="what the llama-servers print",
+        description="Show what the llama-servers of a model printed, after their end and across restarts as well.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", nargs="?", help="name of the model; without it, list what there is")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on as more is printed")
+    parser.add_argument("-n", "--lines", type=int, default=200, metavar="N", help="last lines to show (default 200)")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="directory of the event log (default: as configured)")
+    parser.set_defaults(run=lambda args: _run(args, log_dir))
+
+
+def _run(args: argparse.Namespace, log_dir: Callable[[], Path]) -> int:
+    logs = ChildLogs(children_dir(args.dir or log_dir()))
+    if args.model is None:
+        return _list(logs)
+    if not logs.files(args.model) and not args.follow:
+        print(f"no log of model {args.model!r} in {logs.directory}", file=sys.stderr)
+        return NO_LOG
+    out = sys.stdout.buffer
+    try:
+        if args.follow:
+            _follow(logs, args.model, args.lines, out)
+        else:
+            out.write(_last(tail(logs.files(args.model)[-1], 2 * FILE_LIMIT), args.lines))
+            out.flush()
+    except (KeyboardInterrupt, BrokenPipeError):
+        # Whatever is left in the buffer has no reader: closing it must not complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def children_dir(log_dir: Path) -> Path:
+    """Where the logs of children lie, beside the event log."""
+    return log_dir / "children"
+
+
+def _list(logs: ChildLogs) -> int:
+    for path in logs.files():
+        with path.open("rb") as file:
+            head = file.readline().decode(errors="replace").strip("# \n")
+        print(f"{path}  {head}")
+    return 0
+
+
+def _last(text: bytes, lines: int) -> bytes:
+    kept = text.splitlines(keepends=True)
+    return b"".join(kept[-lines:] if lines > 0 else [])
+
+
+def _follow(logs: ChildLogs, model: str, lines: int, out: BinaryIO) -> None:
+    """Until interrupted. Replicas that come later are shown from their first line."""
+    reading: dict[Path, BinaryIO] = {}
+    past = b""
+    for path in logs.files(model):
+        reading[path] = path.open("rb")
+        past = reading[path].read()
+    out.write(_last(past, lines))
+    while True:
+        for path in logs.files(model):
+            if path not in reading:
+                reading[path] = path.open("rb")
+            begun_anew = _replaced(path, reading[path])
+            out.write(reading[path].read())
+            if begun_anew:
+                reading[path].close()
+                reading[path] = path.open("rb")
+                out.write(reading[path].read())
+        out.flush()
+        time.sleep(POLL_S)
+
+
+def _replaced(path: Path, open_file: BinaryIO) -> bool:
+    try:
+        return path.stat().st_ino != os.fstat(open_file.fileno()).st_ino
+    except OSError:
+        return False
