@@ -1,0 +1,126 @@
+"""A client that can do what polite ones do not: hang up at any moment, read one frame at a time, notice a cut body.
+
+Blocking, on http.client; for the router over TCP and for a stand-in over its UNIX socket.
+"""
+
+import http.client
+import json
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Address = str | tuple[str, int]
+"""A socket path, or host and port."""
+
+
+class CutShort(Exception):
+    """The body ended without its proper end; `args[0]` is what came of the last frame."""
+
+
+class Call:
+    """One request: sent at once, read when the test wants to."""
+
+    def __init__(
+        self,
+        address: Address,
+        method: str,
+        path: str,
+        body: bytes | Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        self.conn = http.client.HTTPConnection("localhost", timeout=timeout_s)
+        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+        self.sock = socket.socket(family)
+        self.sock.settimeout(timeout_s)
+        self.sock.connect(address)
+        self.conn.sock = self.sock
+        sent = {"Content-Type": "application/json"} | dict(headers or {})
+        data = json.dumps(body).encode() if isinstance(body, Mapping) else body
+        self.conn.request(method, path, body=data, headers=sent)
+        self.response: http.client.HTTPResponse | None = None
+        self._frames = self._read_frames()
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def head(self) -> http.client.HTTPResponse:
+        """The answer's head, waiting for it. Raises CutShort when the connection ends before."""
+        if self.response is None:
+            try:
+                self.response = self.conn.getresponse()
+            except (http.client.HTTPException, ConnectionError) as error:
+                raise CutShort(b"") from error
+        return self.response
+
+    @property
+    def status(self) -> int:
+        return self.head.status
+
+    def header(self, name: str) -> str:
+        return self.head.getheader(name) or ""
+
+    def read(self) -> bytes:
+        """The whole body. Raises CutShort."""
+        try:
+            return self.head.read()
+        except (http.client.IncompleteRead, ConnectionError) as error:
+            raise CutShort(getattr(error, "partial", b"")) from error
+        finally:
+            self.close()
+
+    def json(self) -> Any:
+        return json.loads(self.read())
+
+    def frames(self) -> Iterator[str]:
+        """Each SSE block as text, comments included; called again, it goes on where it was.
+
+        Raises CutShort when the stream does not end as it should.
+        """
+        return self._frames
+
+    def _read_frames(self) -> Iterator[str]:
+        rest = b""
+        while True:
+            try:
+                data = self.head.read1()
+            except (http.client.IncompleteRead, ConnectionError) as error:
+                raise CutShort(rest) from error
+            if not data:
+                break
+            *blocks, rest = (rest + data).split(b"\n\n")
+            yield from (block.decode() for block in blocks)
+        self.close()
+        if rest.strip():
+            raise CutShort(rest)
+
+    def chunks(self) -> Iterator[str]:
+        """The frames that carry a token's text, in any dialect."""
+        return (frame for frame in self.frames() if is_chunk(frame))
+
+    def close(self) -> None:
+        """Hangs up in order (FIN)."""
+        if self.response is not None:
+            self.response.close()
+        self.conn.close()
+        self.sock.close()
+
+    def half_close(self) -> None:
+        """Ends the client's side only."""
+        self.sock.shutdown(socket.SHUT_WR)
+
+    def reset(self) -> None:
+        """Hangs up rudely (RST)."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+
+
+def is_chunk(frame: str) -> bool:
+    """Whether a frame is one of the stand-in's tokens (`w1 `, `w2 `, ...)."""
+    return any(f'{name}": "w' in frame for name in ("content", "text", "delta")) and ".done" not in frame
+
+
+def is_comment(frame: str) -> bool:
+    return frame.startswith(":")
