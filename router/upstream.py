@@ -14,17 +14,21 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Protocol, cast
 
 import httptools
 
 Headers = Iterable[tuple[bytes, bytes]]
+Payload = bytes | bytearray | AsyncIterator[bytes]
 
 BUFFER_HIGH = 256 * 1024
 """Bytes of an answer that may wait for their consumer before reading from the socket pauses."""
-BUFFER_LOW = 64 * 1024
+SMALL = 64 * 1024
+"""A body below this many bytes is sent in one piece with its headers."""
 FETCH_LIMIT = 64 * 1024 * 1024
 """Largest answer that `fetch` takes, in bytes."""
+CONNECT_PAUSE_S = 0.005
+"""Between tries while the queue of a socket file is full: llama-server takes connections one at a time."""
 
 
 class UpstreamError(Exception):
@@ -64,6 +68,15 @@ class Response:
         return next((value for key, value in self.headers if key == name), None)
 
 
+class Tap(Protocol):
+    """Sees an answer as it arrives, also while its consumer is behind. Must be quick, and must not raise."""
+
+    def began(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
+    def feed(self, data: bytes) -> None: ...
+    def ended(self) -> None:
+        """The answer is complete; what it fed may still be unread."""
+
+
 def request_head(method: bytes, target: bytes, headers: Headers) -> bytes:
     """Request line and headers. Names and values must come from a parser or from us: they are not checked here."""
     lines = [method, b" ", target, b" HTTP/1.1\r\n"]
@@ -76,8 +89,8 @@ def request_head(method: bytes, target: bytes, headers: Headers) -> bytes:
 class Connection(asyncio.Protocol):
     """One exchange: `send`, then `start` for status and headers, then `read` until it returns b"".
 
-    Every method raises `UpstreamError` when the connection breaks. Chunks that arrive together are read together;
-    no byte is changed.
+    `send`, `start` and `read` raise `UpstreamError` when the connection breaks. Chunks that arrive together are read
+    together; no byte is changed. Without `start`, the first `read` implies it.
     """
 
     __slots__ = (
@@ -88,9 +101,12 @@ class Connection(asyncio.Protocol):
         "_drained",
         "_error",
         "_loop",
+        "_nudged",
         "_parser",
         "_paused",
         "_started",
+        "_tap",
+        "_told",
         "_transport",
         "_until_close",
         "_waiter",
@@ -98,10 +114,11 @@ class Connection(asyncio.Protocol):
         "status",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, bodyless: bool = False) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, tap: Tap | None, bodyless: bool) -> None:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self._loop = loop
+        self._tap = tap
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._chunks: deque[bytes] = deque()
@@ -110,7 +127,9 @@ class Connection(asyncio.Protocol):
         self._until_close = False
         self._started = False
         self._complete = False
+        self._told = False
         self._paused = False
+        self._nudged = False
         self._error: UpstreamError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
@@ -118,26 +137,42 @@ class Connection(asyncio.Protocol):
     # --- what the consumer calls ---
 
     @classmethod
-    async def open(cls, endpoint: Endpoint, *, bodyless: bool = False) -> "Connection":
-        """Connect. `bodyless`: the request is a HEAD, whose answer has headers for a body that does not come."""
+    async def open(
+        cls, endpoint: Endpoint, *, tap: Tap | None = None, bodyless: bool = False, timeout_s: float = 5.0
+    ) -> "Connection":
+        """Connect, within `timeout_s` seconds. `bodyless`: the request is a HEAD, whose answer has no body."""
         loop = asyncio.get_running_loop()
-        connection = cls(loop, bodyless=bodyless)
-        try:
-            if endpoint.path is not None:
-                await loop.create_unix_connection(lambda: connection, endpoint.path)
+        connection = cls(loop, tap, bodyless)
+        deadline = loop.time() + timeout_s
+        while True:
+            try:
+                if endpoint.path is not None:
+                    await loop.create_unix_connection(lambda: connection, endpoint.path)
+                else:
+                    async with asyncio.timeout(timeout_s):
+                        await loop.create_connection(lambda: connection, endpoint.host, endpoint.port)
+            except BlockingIOError as error:
+                if loop.time() >= deadline:
+                    raise ConnectFailed(f"{endpoint} takes no connection: its queue is full") from error
+                await asyncio.sleep(CONNECT_PAUSE_S)
+            except TimeoutError as error:
+                raise ConnectFailed(f"{endpoint} took no connection within {timeout_s:g} s") from error
+            except OSError as error:
+                raise ConnectFailed(f"cannot connect to {endpoint}: {error.strerror or error}") from error
             else:
-                await loop.create_connection(lambda: connection, endpoint.host, endpoint.port)
-        except OSError as error:
-            raise ConnectFailed(f"cannot connect to {endpoint}: {error.strerror or error}") from error
-        return connection
+                return connection
 
-    async def send(self, head: bytes, body: bytes | AsyncIterator[bytes] = b"") -> None:
+    async def send(self, head: bytes, body: Payload = b"") -> None:
         """Write the request. Returns early when the answer starts before all of the body is sent: it is then due."""
         transport = self._transport
-        assert transport is not None
-        if isinstance(body, bytes):
-            transport.write(head + body if len(body) < 65536 else head)
-            if len(body) >= 65536:
+        if transport is None:
+            assert self._error is not None
+            raise self._error
+        if isinstance(body, (bytes, bytearray)):
+            if len(body) < SMALL:
+                transport.write(head + body)
+            else:
+                transport.write(head)
                 transport.write(body)
             await self._drain()
             return
@@ -145,7 +180,7 @@ class Connection(asyncio.Protocol):
         async for piece in body:
             await self._drain()
             if self._started or self._error is not None:
-                return
+                break
             transport.write(piece)
         await self._drain()
 
@@ -156,13 +191,16 @@ class Connection(asyncio.Protocol):
                 raise self._error
             await self._wait()
 
-    async def read(self) -> bytes:
-        """The next bytes of the body, as soon as there are any; b"" when it is complete."""
+    async def read(self) -> bytes | None:
+        """The next bytes of the body, as soon as there are any; b"" when it is complete; None after a `nudge`."""
         while not self._chunks:
             if self._complete:
                 return b""
             if self._error is not None:
                 raise self._error
+            if self._nudged:
+                self._nudged = False
+                return None
             await self._wait()
         if len(self._chunks) == 1:
             data = self._chunks.popleft()
@@ -176,8 +214,14 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
         return data
 
+    def nudge(self) -> None:
+        """Let a `read` that waits return None, so that its caller can do something else for a moment."""
+        self._nudged = True
+        self._wake()
+
     def close(self) -> None:
         """Drop the connection now, whatever is in flight. A wait in progress ends with `Broken`."""
+        self._tap = None
         if self._transport is not None:
             self._transport.abort()
         self._end(Broken("closed by us"))
@@ -200,16 +244,18 @@ class Connection(asyncio.Protocol):
             self._paused = True
             self._transport.pause_reading()
         self._wake()
+        if self._complete:
+            self._tell_end()
 
     def eof_received(self) -> None:
         """Nothing more comes; without a length, that is the end of the body."""
         if self._started and self._until_close:
             self._complete = True
         self._wake()
+        if self._complete:
+            self._tell_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._started and self._until_close and exc is None:
-            self._complete = True
         stage = "before its answer was complete" if self._started else "before it answered"
         self._end(Broken(f"connection {'broke' if exc else 'ended'} {stage}" + (f": {exc}" if exc else "")))
         self._transport = None
@@ -236,6 +282,8 @@ class Connection(asyncio.Protocol):
             return
         self.status = status
         self._started = True
+        if self._tap is not None:
+            self._tap.began(status, self.headers)
         framed = any(name == b"content-length" or name == b"transfer-encoding" for name, _ in self.headers)
         self._until_close = not framed and not self._bodyless
         if self._bodyless:
@@ -245,6 +293,8 @@ class Connection(asyncio.Protocol):
         if not self._complete:
             self._chunks.append(body)
             self._buffered += len(body)
+            if self._tap is not None:
+                self._tap.feed(body)
 
     def on_message_complete(self) -> None:
         if self._started:
@@ -268,6 +318,11 @@ class Connection(asyncio.Protocol):
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+    def _tell_end(self) -> None:
+        if self._tap is not None and not self._told:
+            self._told = True
+            self._tap.ended()
 
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()
