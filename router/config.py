@@ -1,93 +1,55 @@
 """The configuration in force: config.json, presets.ini and the environment, checked as a whole and frozen.
 
-`load` reads all three and either returns a `Config` that can be served or raises `ConfigErrors` with every mistake; it
-starts nothing and creates nothing. Who reads what: `router.settings` the settings of the router itself,
-`router.models` the models, `router.presets` presets.ini, `router.llama_options` what llama-server understands.
+`load` reads all three and either returns a `Config` that can be served or raises `ConfigErrors` with every mistake. It
+starts nothing and creates nothing but a cache of llama-server's help text. Who reads what: `router.settings` the
+settings of the router itself, `router.places` its directories, `router.models` the models, `router.presets` the file
+presets.ini, `router.llama_options` what llama-server understands.
 
 The scheduler sees none of this except `Config.scheduler`. Times here are seconds (`_s`), as their owner wrote them.
 """
 
+import hashlib
+import importlib.metadata
+import importlib.util
+import ipaddress
+import json
 import os
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from eventlog.settings import SchedulerSettings
+import msgspec
 
+from eventlog.settings import KeySettings, ModelSettings, SchedulerSettings
+from router.gpus import count_gpus
+from router.llama_options import HelpFailed, OptionTable, parse_help, read_help
+from router.model_entry import Cost, KeyConfig, ReasoningEffort, key_digest, read_keys
+from router.models import Draft, ModelConfig, finish, read_drafts
+from router.places import find_places, place
+from router.presets import PRESET_ONLY, Section, canonical_name, read_ini
+from router.problems import ConfigErrors, Findings, Problem, nearest
+from router.settings import TOP_KEYS, Values, complete, read_outside
+from router.strict_json import read_json
 
-@dataclass(frozen=True, slots=True)
-class ReasoningEffort:
-    """What a client may ask for with `reasoning_effort`; only advertised, never applied here."""
+__all__ = [
+    "Config",
+    "ConfigErrors",
+    "Cost",
+    "KeyConfig",
+    "Limits",
+    "LogConfig",
+    "ModelConfig",
+    "Problem",
+    "ReasoningEffort",
+    "Timings",
+    "key_digest",
+    "load",
+]
 
-    options: tuple[str, ...]
-    default: str = ""
-    disable: str = ""
-    """The level that switches thinking off; empty when it cannot be switched off."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Dollars per million tokens; advertised as pricing."""
-
-    input: float
-    cached_input: float
-    output: float
-
-
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """One model: what its llama-server is started with, and what the router says and does about it."""
-
-    name: str
-    aliases: tuple[str, ...] = ()
-    gpus: tuple[int, ...] = (0,)
-    """GPUs on which the model counts, ascending; empty for a model that runs on the CPU."""
-    mask: tuple[int, ...] = (0,)
-    """`gpus` in the owner's order."""
-    replica_gpus: tuple[tuple[int, ...], ...] = ()
-    """GPUs of each replica, in mask order, where they differ; empty: every replica uses `mask`."""
-    replicas: int = 1
-    argv: tuple[str, ...] = ()
-    """llama-server options from presets.ini; host, port, alias and key are added by whoever spawns."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    """Added to the child's environment; may hold secrets."""
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Effective preset keys by their canonical long name, without dashes; secrets are left out."""
-    model_path: str = ""
-    """The GGUF file; empty when llama-server downloads it."""
-    hf_repo: str = ""
-    hf_file: str = ""
-    slots_hint: int = 0
-    """`parallel`, before the child has said how many slots there are; 0 when llama-server decides."""
-    context_hint: int = 0
-    """Tokens per request before the child has said; 0 when llama-server decides."""
-    load_on_startup: bool = False
-    stop_timeout_s: float = 5.0
-    """From SIGTERM to SIGKILL."""
-    ttl_s: float = 0.0
-    """Idle time after which the model is unloaded; 0 for never."""
-    persistent: bool = False
-    priority: int = 0
-    unlisted: bool = False
-    """Served by name, but not in /v1/models."""
-    title: str = ""
-    description: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    reasoning_effort: ReasoningEffort | None = None
-    cost: Cost | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KeyConfig:
-    """A client's API key; of the key itself only its SHA-256 is kept."""
-
-    name: str
-    sha256: str
-    max_parallel: int = 0
-    priority: int = 0
-    models: tuple[str, ...] = ()
-    """Real names of the models it may use; empty for all."""
+TOP_OBJECTS = ("LLM", "ROUTER", "promptCache", "presetGlobals", "keys")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +107,7 @@ class Config:
 
     host: str
     port: int
+    """0 for any free one."""
     models: Mapping[str, ModelConfig]
     """By real name, in the order in which the owner wrote them."""
     scheduler: SchedulerSettings
@@ -158,25 +121,75 @@ class Config:
     state_dir: Path
     history_db: Path
     """Where the dashboard keeps its disposable DuckDB file."""
+    config_path: Path
+    presets_path: Path
     gpu_count_from: Literal["config", "nvml", "pins"] = "pins"
     default_model: str = ""
+    """Real name of the model for requests that name none; empty for none."""
     include_aliases_in_list: bool = False
     timings: Timings = Timings()
     limits: Limits = Limits()
     keys: Mapping[str, KeyConfig] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     """Every name that a client may use, aliases included, to the model's real name."""
-    config_path: Path | None = None
-    presets_path: Path | None = None
     warnings: tuple[str, ...] = ()
 
     def resolve(self, asked: str) -> ModelConfig | None:
-        """The model that a client means; names are case-sensitive, a quant tag after ":" is not."""
-        raise NotImplementedError
+        """The model that a client means; names are case-sensitive, a quantisation after ":" is not."""
+        name = self.names.get(asked) or self.names.get(canonical_name(asked))
+        return self.models[name] if name else None
+
+    def listed_names(self) -> list[str]:
+        """Names that a client may be told, aliases included: for the near misses of an unknown one."""
+        return [name for name, real in self.names.items() if not self.models[real].unlisted]
+
+    def key_for(self, secret: str) -> KeyConfig | None:
+        """The API key that a client presented, if it is one of ours."""
+        digest = key_digest(secret)
+        return next((key for key in self.keys.values() if key.sha256 == digest), None)
+
+    def with_fingerprints(self, key: bytes) -> "Config":
+        """The same, with a fingerprint per model over all that a child is started with, keyed by `key`.
+
+        The key keeps secrets in the environment of a child from being guessed from the log.
+        """
+        identity = _binary_identity(self.llama_server)
+        models = {
+            name: msgspec.structs.replace(
+                settings, fingerprint=_fingerprint(key, self.llama_server, identity, self.models[name])
+            )
+            for name, settings in self.scheduler.models.items()
+        }
+        return replace(self, scheduler=msgspec.structs.replace(self.scheduler, models=models))
+
+    def effective(self, key: bytes) -> dict[str, Any]:
+        """The whole configuration as plain data for RouterStarted; secrets as hashes keyed by `key`."""
+        models: dict[str, Any] = {}
+        for name, model in self.models.items():
+            shown = asdict(model)
+            shown["env"] = {variable: _keyed(key, value) for variable, value in model.env.items()}
+            models[name] = shown
+        return {
+            "host": self.host,
+            "port": self.port,
+            "llama_server": list(self.llama_server),
+            "llama_server_from": self.llama_server_from,
+            "log_dir": str(self.log_dir),
+            "log": asdict(self.log),
+            "run_dir": str(self.run_dir),
+            "history_db": str(self.history_db),
+            "config_path": str(self.config_path),
+            "presets_path": str(self.presets_path),
+            "default_model": self.default_model,
+            "timings": asdict(self.timings),
+            "limits": asdict(self.limits),
+            "keys": {name: {**asdict(entry), "sha256": _keyed(key, entry.sha256)} for name, entry in self.keys.items()},
+            "models": models,
+        }
 
 
 def load(
-    overrides: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
     *,
     environ: Mapping[str, str] = os.environ,
     nvml_gpus: int | None = None,
@@ -187,9 +200,380 @@ def load(
     """Read and check everything. Raises `ConfigErrors` with all mistakes.
 
     `overrides` come from the command line, by the name of the setting: HOST, PORT, CONFIG_PATH, PRESETS_PATH, RUN_DIR,
-    EVENT_LOG_DIR, QUEUE_HEAD_GRACE, ...; they win over LLAMA_ROUTER_* in `environ`, over ROUTER_HOST and its like, over
-    the file. `nvml_gpus` is how many GPUs NVML sees, None without NVML; `gpu_uuids` their UUIDs by index. `help_text` is
-    what `llama-server --help` prints; it is run when absent. `fingerprint_key` keys the models' fingerprints, which stay
-    empty without one.
+    EVENT_LOG_DIR, QUEUE_HEAD_GRACE, ...; None stands for not given. They win over LLAMA_ROUTER_* in `environ`, these
+    over ROUTER_HOST and its like, these over the file. `nvml_gpus` is how many GPUs NVML sees, None without NVML;
+    `gpu_uuids` their UUIDs by index. `help_text` is what `llama-server --help` prints; without it that is run, once per
+    binary, and blocks meanwhile. `fingerprint_key` keys the models' fingerprints, which stay empty without one.
     """
-    raise NotImplementedError
+    findings = Findings()
+    outside = read_outside(overrides or {}, environ, findings)
+    config_path, presets_path = find_places(outside, environ)
+    top = _read_config(config_path, outside, findings)
+    sections = _read_presets(presets_path, outside, findings)
+    values = complete(outside, top, str(config_path), findings)
+    places = place(values, config_path, presets_path, environ, findings)
+    server, server_from = _find_llama_server(values, environ, findings)
+    table = _read_options(server, server_from, places.state, help_text, findings)
+    drafts = read_drafts(sections, top, table, str(config_path), str(presets_path), gpu_uuids, findings)
+    if not drafts and not findings.problems:
+        message = "no model is configured: write a section into presets.ini, or run `llama-router demo` for a first try"
+        findings.add(Problem(message, file=f"{config_path} and {presets_path}"))
+    if not top and sections and not config_path.exists():
+        findings.warn(Problem("there is no such file: every model has one replica on GPU 0", file=str(config_path)))
+    pinned = [gpu for draft in drafts for gpu in draft.entry.pins.named]
+    gpus, count_from = count_gpus(values["NUM_GPUS"], nvml_gpus or 0, pinned)
+    _check_gpus(drafts, gpus, count_from, values, nvml_gpus, str(config_path), findings)
+    keys = _read_keys(top, values, drafts, str(config_path), environ, findings)
+    default_model = _default_model(values, drafts, findings)
+    eviction = _eviction(values, findings)
+    _warn_of_others(values, keys, findings)
+    if findings.problems or table is None:
+        raise ConfigErrors(findings.problems)
+
+    models = {
+        draft.name: finish(
+            draft,
+            table,
+            gpus,
+            stop_timeout_s=values["GRACEFUL_KILL_TIMEOUT"],
+            ttl_s=values["GLOBAL_TTL"],
+        )
+        for draft in drafts
+    }
+    config = Config(
+        host=values["HOST"],
+        port=values["PORT"],
+        models=models,
+        scheduler=_scheduler(values, models, keys, gpus, eviction),
+        llama_server=server,
+        llama_server_from=server_from,
+        log_dir=places.log,
+        log=_log(values),
+        run_dir=places.run,
+        state_dir=places.state,
+        history_db=places.history_db,
+        config_path=config_path,
+        presets_path=presets_path,
+        gpu_count_from=count_from,
+        default_model=default_model,
+        include_aliases_in_list=values["INCLUDE_ALIASES_IN_LIST"],
+        timings=_timings(values),
+        limits=_limits(values),
+        keys=keys,
+        names=_names(drafts),
+        warnings=tuple(dict.fromkeys(findings.warnings)),
+    )
+    return config.with_fingerprints(fingerprint_key) if fingerprint_key else config
+
+
+# --- the two files --------------------------------------------------------------------------------------------------
+
+
+def _read_config(path: Path, outside: Values, findings: Findings) -> dict[str, Any]:
+    """The object in config.json; empty where there is no such file and nobody asked for it."""
+    text = _read(path, findings) if path.exists() or outside.given("CONFIG_PATH") else None
+    if text is None:
+        return {}
+    top = read_json(text, str(path), findings)
+    if not isinstance(top, dict):
+        if not findings.problems:
+            findings.add(Problem("config.json holds an object", file=str(path), allowed=", ".join(TOP_OBJECTS)))
+        return {}
+    allowed = (*TOP_OBJECTS, *TOP_KEYS)
+    for key in top:
+        if key not in allowed:
+            near = nearest(key, allowed)
+            message = "there is no such key at the top of config.json"
+            findings.add(Problem(message, file=str(path), key=key, allowed=", ".join(allowed), nearest=near))
+    return top
+
+
+def _read_presets(path: Path, outside: Values, findings: Findings) -> dict[str, Section]:
+    text = _read(path, findings) if path.exists() or outside.given("PRESETS_PATH") else None
+    return {} if text is None else read_ini(text, str(path), findings)
+
+
+def _read(path: Path, findings: Findings) -> str | None:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        findings.add(Problem("this is not UTF-8", file=str(path), line=line))
+    except OSError as error:
+        findings.add(Problem(f"cannot be read: {error.strerror}", file=str(path)))
+    return None
+
+
+# --- llama-server ---------------------------------------------------------------------------------------------------
+
+_From = Literal["config", "path", "embedded"]
+
+
+def _find_llama_server(values: Values, environ: Mapping[str, str], findings: Findings) -> tuple[tuple[str, ...], _From]:
+    """The configured llama-server, else the one on PATH, else the embedded one. Empty where there is none."""
+    search = environ.get("PATH", os.defpath)
+    configured: tuple[str, ...] = values["LLAMA_SERVER"]
+    if configured:
+        program = os.path.expanduser(configured[0])
+        found = shutil.which(program, path=search)
+        if found is None:
+            wrong = "is not executable" if os.path.exists(program) else "is not there"
+            findings.add(values.problem("LLAMA_SERVER", f"{program} {wrong}", allowed="a path, or a name on PATH"))
+            return (), "config"
+        return (os.path.abspath(found), *configured[1:]), "config"
+    if found := shutil.which("llama-server", path=search):
+        return (os.path.abspath(found),), "path"
+    if importlib.util.find_spec("xllamacpp"):
+        return (sys.executable, "-m", "router.embedded"), "embedded"
+    findings.add(
+        values.problem(
+            "LLAMA_SERVER",
+            "there is no llama-server",
+            allowed="put llama-server on PATH, set `llama-server-executable` in config.json, or install "
+            "llama-router[embedded]",
+        )
+    )
+    return (), "path"
+
+
+def _read_options(
+    server: Sequence[str], server_from: _From, state: Path, help_text: str | None, findings: Findings
+) -> OptionTable | None:
+    """What llama-server understands, or None where it cannot be asked."""
+    if help_text is None:
+        if not server:
+            return None
+        version = importlib.metadata.version("xllamacpp") if server_from == "embedded" else ""
+        try:
+            help_text = read_help(server, state / "llama-help", version=version)
+        except HelpFailed as error:
+            findings.add(Problem(str(error), key="llama-server-executable", value=" ".join(server)))
+            return None
+    return OptionTable(parse_help(help_text), PRESET_ONLY)
+
+
+def _binary_identity(argv: Sequence[str]) -> list[str]:
+    identity = []
+    for part in argv:
+        try:
+            found = os.stat(part)
+        except (OSError, ValueError):
+            continue
+        identity.append(f"{os.path.realpath(part)} {found.st_size} {found.st_mtime_ns}")
+    return identity
+
+
+# --- checks over all models -----------------------------------------------------------------------------------------
+
+
+def _check_gpus(
+    drafts: Sequence[Draft],
+    gpus: int,
+    count_from: Literal["config", "nvml", "pins"],
+    values: Values,
+    nvml_gpus: int | None,
+    file: str,
+    findings: Findings,
+) -> None:
+    counted = {"config": "NUM_GPUS says", "nvml": "NVML sees", "pins": "the pins suggest"}[count_from]
+    there = f"{counted} {gpus} GPU{'s' if gpus != 1 else ''}, numbered from 0"
+    for draft in drafts:
+        missing = [gpu for gpu in draft.entry.pins.named if gpu >= gpus]
+        if missing:
+            message = f"GPU {', '.join(map(str, missing))} does not exist, so this model can never be loaded"
+            section = f"LLM.{draft.name}"
+            findings.add(Problem(message, file=file, section=section, key="gpus", allowed=there))
+    if count_from == "pins" and any(
+        draft.entry.pins.every or max(draft.entry.pins.named, default=0) for draft in drafts
+    ):
+        message = f"NVML is not there, so the number of GPUs is guessed from the pins: {gpus}; set NUM_GPUS to be sure"
+        findings.warn(Problem(message, file=file, section="ROUTER"))
+    if nvml_gpus and values["NUM_GPUS"] and values["NUM_GPUS"] > nvml_gpus:
+        findings.warn(values.problem("NUM_GPUS", f"NVML sees {nvml_gpus} only"))
+    _check_persistent(drafts, gpus, values["MAX_MODELS_PER_GPU"], file, findings)
+
+
+def _check_persistent(drafts: Sequence[Draft], gpus: int, cap: int, file: str, findings: Findings) -> None:
+    """Models that are never evicted must leave room for every model that shares a GPU with them."""
+    for draft in drafts:
+        for gpu in draft.entry.pins.placed(gpus):
+            pinned = [
+                other.name
+                for other in drafts
+                if other is not draft and other.entry.persistent and gpu in other.entry.pins.placed(gpus)
+            ]
+            if len(pinned) >= cap:
+                message = (
+                    f"this model can never be loaded: GPU {gpu} takes {cap} model{'s' if cap != 1 else ''} "
+                    f"(MAX_MODELS_PER_GPU) and is kept by {', '.join(map(repr, pinned[:cap]))}, which is persistent"
+                )
+                findings.add(Problem(message, file=file, section=f"LLM.{draft.name}", key="gpus"))
+                break
+
+
+def _names(drafts: Sequence[Draft]) -> dict[str, str]:
+    names = {draft.name: draft.name for draft in drafts}
+    for draft in drafts:
+        for alias in draft.entry.aliases:
+            names.setdefault(alias, draft.name)
+    return names
+
+
+def _default_model(values: Values, drafts: Sequence[Draft], findings: Findings) -> str:
+    asked: str = values["DEFAULT_MODEL"]
+    names = _names(drafts)
+    name = names.get(asked) or names.get(canonical_name(asked), "")
+    if asked and not name:
+        allowed = ", ".join(names)
+        message = "there is no such model"
+        findings.add(values.problem("DEFAULT_MODEL", message, allowed=allowed, nearest=nearest(asked, names)))
+    return name
+
+
+def _read_keys(
+    top: Mapping[str, Any],
+    values: Values,
+    drafts: Sequence[Draft],
+    file: str,
+    environ: Mapping[str, str],
+    findings: Findings,
+) -> dict[str, KeyConfig]:
+    keys = read_keys(top.get("keys", {}), file, environ, findings)
+    if values["API_KEY"]:
+        keys.setdefault("default", KeyConfig("default", key_digest(values["API_KEY"])))
+    names = _names(drafts)
+    for key in list(keys.values()):
+        real = []
+        for asked in key.models:
+            name = names.get(asked) or names.get(canonical_name(asked))
+            if name:
+                real.append(name)
+            else:
+                message, near = "there is no such model", nearest(asked, names)
+                findings.add(Problem(message, file, 0, f"keys.{key.name}", "models", asked, ", ".join(names), near))
+        keys[key.name] = replace(key, models=tuple(real))
+    return keys
+
+
+def _eviction(values: Values, findings: Findings) -> Literal["lru", "fifo"]:
+    asked: str = values["EVICTION_POLICY"]
+    if asked.casefold() == "fifo":
+        return "fifo"
+    if asked.casefold() != "lru":
+        message = "there is no such policy; lru is used"
+        near = nearest(asked, ("lru", "fifo"))
+        findings.warn(values.problem("EVICTION_POLICY", message, allowed="lru, fifo", nearest=near))
+    return "lru"
+
+
+def _warn_of_others(values: Values, keys: Mapping[str, KeyConfig], findings: Findings) -> None:
+    if values.given("LLM_BASE_PORT"):
+        findings.warn(values.problem("LLM_BASE_PORT", "not used: children listen on UNIX sockets, not on ports"))
+    host: str = values["HOST"]
+    if not host or any(char.isspace() or char in "/,@" for char in host):
+        findings.add(values.problem("HOST", "this is no address to listen on", allowed="a name or an IP address"))
+    elif not keys and not _is_loopback(host):
+        message = "other machines can use every model without a key; write API keys into `keys`, or listen on 127.0.0.1"
+        findings.warn(values.problem("HOST", message))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.casefold() == "localhost"
+
+
+# --- what the parts are told ----------------------------------------------------------------------------------------
+
+
+def _scheduler(
+    values: Values,
+    models: Mapping[str, ModelConfig],
+    keys: Mapping[str, KeyConfig],
+    gpus: int,
+    eviction: Literal["lru", "fifo"],
+) -> SchedulerSettings:
+    return SchedulerSettings(
+        models={
+            name: ModelSettings(
+                gpus=model.gpus,
+                replica_gpus=model.replica_gpus,
+                mask=() if model.mask == model.gpus else model.mask,
+                replicas=model.replicas,
+                priority=model.priority,
+                ttl_us=_us(model.ttl_s),
+                persistent=model.persistent,
+            )
+            for name, model in models.items()
+        },
+        gpus=gpus,
+        max_models_per_gpu=values["MAX_MODELS_PER_GPU"],
+        eviction=eviction,
+        prefer_idle=values["EVICT_PREFER_IDLE"],
+        head_grace_us=_us(values["QUEUE_HEAD_GRACE"]),
+        head_grace_from=values["QUEUE_HEAD_GRACE_FROM"],
+        force_load_us=_us(values["QUEUE_FORCE_LOAD_TIMEOUT"]),
+        overcommit=values["DISPATCH_OVERCOMMIT"],
+        affinity=values["CONVERSATION_AFFINITY"],
+        crash_retries=values["CRASH_RETRIES"],
+        load_retries=values["LOAD_RETRIES"],
+        cooldown_first_us=_us(values["COOLDOWN_FIRST"]),
+        cooldown_max_us=_us(values["COOLDOWN_MAX"]),
+        crash_window_us=_us(values["CRASH_WINDOW"]),
+        drain_us=_us(values["SHUTDOWN_TIMEOUT"]),
+        keys={name: KeySettings(max_parallel=key.max_parallel) for name, key in keys.items()},
+    )
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * 1_000_000)
+
+
+def _timings(values: Values) -> Timings:
+    return Timings(
+        health_check_interval_s=values["HEALTH_CHECK_INTERVAL"],
+        health_check_timeout_s=values["HEALTH_CHECK_TIMEOUT"],
+        unload_poll_interval_s=values["UNLOAD_POLL_INTERVAL"],
+        unload_poll_timeout_s=values["UNLOAD_POLL_TIMEOUT"],
+        load_poll_interval_s=values["LOAD_POLL_INTERVAL"],
+        load_stall_s=values["LOAD_POLL_TIMEOUT"],
+        load_ceiling_s=values["LOAD_TIMEOUT_CEILING"],
+        start_retries=values["START_RETRIES"],
+        graceful_kill_s=values["GRACEFUL_KILL_TIMEOUT"],
+        shutdown_s=values["SHUTDOWN_TIMEOUT"],
+        connect_s=values["CONNECT_TIMEOUT"],
+        queue_comment_s=values["QUEUE_COMMENT_INTERVAL"],
+    )
+
+
+def _limits(values: Values) -> Limits:
+    return Limits(
+        max_queue=values["MAX_QUEUE"],
+        max_body_bytes=values["MAX_BODY_MIB"] << 20,
+        body_memory_bytes=values["BODY_MEMORY_MIB"] << 20,
+    )
+
+
+def _log(values: Values) -> LogConfig:
+    return LogConfig(
+        sync=values["EVENT_LOG_SYNC"],
+        segment_bytes=values["EVENT_LOG_SEGMENT_MIB"] << 20,
+        keep_bytes=values["EVENT_LOG_KEEP_MIB"] << 20,
+        keep_days=values["EVENT_LOG_KEEP_DAYS"],
+    )
+
+
+def _fingerprint(key: bytes, server: Sequence[str], identity: Sequence[str], model: ModelConfig) -> str:
+    started_with = [
+        *map(list, (server, identity, model.argv, sorted(model.env.items()))),
+        model.mask,
+        model.replica_gpus,
+    ]
+    return _keyed(key, json.dumps(started_with, ensure_ascii=True))
+
+
+def _keyed(key: bytes, text: str) -> str:
+    # blake2b takes at most 64 bytes of key.
+    short = hashlib.blake2b(key, digest_size=32).digest()
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=short, digest_size=16).hexdigest()

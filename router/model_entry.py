@@ -1,0 +1,338 @@
+"""One model's entry in config.json, under LLM: what the router says and does about it and never tells llama-server.
+
+What llama-server is to be told stands in presets.ini. Both meet in `router.models`.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from router.gpu_pins import ALLOWED, BadPin, Pins, read_pins
+from router.problems import Findings, Problem, nearest
+from router.settings import BadValue, Check, flag, integer, number, text
+
+ENTRY_KEYS = (
+    "num_instance",
+    "gpus",
+    "model",
+    "aliases",
+    "unlisted",
+    "priority",
+    "ttl",
+    "persistent",
+    "env",
+    "name",
+    "description",
+    "metadata",
+    "reasoning_effort",
+    "cost",
+)
+
+KEY_KEYS = ("key", "max_parallel", "priority", "models")
+
+MASKS = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningEffort:
+    """What a client may ask for with `reasoning_effort`; only advertised, never applied here."""
+
+    options: tuple[str, ...]
+    default: str = ""
+    disable: str = ""
+    """The level that switches thinking off; empty when it cannot be switched off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Dollars per million tokens; advertised as pricing."""
+
+    input: float
+    cached_input: float
+    output: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeyConfig:
+    """A client's API key; of the key itself only its SHA-256 is kept."""
+
+    name: str
+    sha256: str
+    max_parallel: int = 0
+    priority: int = 0
+    models: tuple[str, ...] = ()
+    """Real names of the models it may use; empty for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """What config.json says about one model; the defaults are those of a model that has no entry."""
+
+    pins: Pins = field(default_factory=Pins)
+    replicas: int = 1
+    model: str = ""
+    aliases: tuple[str, ...] = ()
+    unlisted: bool = False
+    priority: int = 0
+    ttl_s: float | None = None
+    persistent: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+    title: str = ""
+    description: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    reasoning_effort: ReasoningEffort | None = None
+    cost: Cost | None = None
+
+
+@dataclass(slots=True)
+class ObjectReader:
+    """An object of config.json, key by key; mistakes are noted with their place and the default is taken."""
+
+    value: Mapping[str, Any]
+    file: str
+    path: str
+    findings: Findings
+
+    def problem(self, key: str, message: str, *, allowed: str = "", nearest: str = "") -> Problem:
+        """A mistake at this key."""
+        value = self.value.get(key, "")
+        shown = value if isinstance(value, str) else repr(value)
+        return Problem(
+            message, file=self.file, section=self.path, key=key, value=shown, allowed=allowed, nearest=nearest
+        )
+
+    def take(self, key: str, check: Check, default: Any) -> Any:
+        """The value at `key` where it is there and right, else `default`."""
+        if key not in self.value:
+            return default
+        try:
+            return check(self.value[key])
+        except BadValue as error:
+            self.findings.add(self.problem(key, "not a value for this key", allowed=str(error)))
+            return default
+
+    def inner(self, key: str, keys: Sequence[str]) -> "ObjectReader | None":
+        """The object at `key`, in which only `keys` may stand; None where there is none."""
+        value = self.value.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            self.findings.add(
+                self.problem(key, "this holds several values", allowed=f"an object with {', '.join(keys)}")
+            )
+            return None
+        reader = ObjectReader(value, self.file, f"{self.path}.{key}", self.findings)
+        reader.only(keys)
+        return reader
+
+    def only(self, keys: Sequence[str]) -> None:
+        """Every key that is none of `keys` is a mistake."""
+        for key in self.value:
+            if key not in keys:
+                near = nearest(key, keys)
+                self.findings.add(self.problem(key, "there is no such key here", allowed=", ".join(keys), nearest=near))
+
+
+def read_entry(value: Any, name: str, file: str, uuids: Sequence[str], findings: Findings) -> ModelEntry:
+    """One value of LLM."""
+    if not isinstance(value, dict):
+        place = Problem("the entry of a model is an object", file=file, section="LLM", key=name, value=repr(value))
+        findings.add(place)
+        return ModelEntry()
+    reader = ObjectReader(value, file, f"LLM.{name}", findings)
+    for key in value:
+        if key not in ENTRY_KEYS:
+            message = "there is no such key here; an option of llama-server belongs into presets.ini, under this model"
+            allowed = ", ".join(ENTRY_KEYS)
+            findings.add(reader.problem(key, message, allowed=allowed, nearest=nearest(key, ENTRY_KEYS)))
+    pins = _pins(reader, uuids)
+    return ModelEntry(
+        pins=pins,
+        replicas=_replicas(reader, pins),
+        model=reader.take("model", some_text, ""),
+        aliases=reader.take("aliases", names, ()),
+        unlisted=reader.take("unlisted", flag, False),
+        priority=reader.take("priority", integer(-1_000_000, 1_000_000), 0),
+        ttl_s=reader.take("ttl", _ttl, None),
+        persistent=reader.take("persistent", flag, False),
+        env=_env(reader),
+        title=reader.take("name", text, ""),
+        description=reader.take("description", _prose, ""),
+        metadata=reader.take("metadata", _object, {}),
+        reasoning_effort=_reasoning_effort(reader),
+        cost=_cost(reader),
+    )
+
+
+def _pins(reader: ObjectReader, uuids: Sequence[str]) -> Pins:
+    value = reader.value.get("gpus")
+    if value is None:
+        return Pins()
+    try:
+        return read_pins(value, uuids)
+    except BadPin as error:
+        reader.findings.add(reader.problem("gpus", str(error), allowed=ALLOWED))
+        return Pins()
+
+
+def _replicas(reader: ObjectReader, pins: Pins) -> int:
+    replicas: int = reader.take("num_instance", integer(1, 1000), len(pins.replicas) or 1)
+    if pins.replicas and replicas != len(pins.replicas):
+        message = f"`gpus` lists the GPUs of {len(pins.replicas)} replicas, one list each"
+        reader.findings.add(reader.problem("num_instance", message, allowed=f"{len(pins.replicas)}, or nothing"))
+        return len(pins.replicas)
+    return replicas
+
+
+def _env(reader: ObjectReader) -> dict[str, str]:
+    """Additions to the child's environment, from {"NAME": "value"} or ["NAME=value"]."""
+    raw = reader.value.get("env")
+    if raw is None:
+        return {}
+    if isinstance(raw, list) and all(isinstance(item, str) and "=" in item for item in raw):
+        raw = dict(item.split("=", 1) for item in raw)
+    if not isinstance(raw, dict) or not all(isinstance(value, str) for value in raw.values()):
+        allowed = 'an object {"NAME": "value"} or a list ["NAME=value"]'
+        reader.findings.add(reader.problem("env", "not an environment", allowed=allowed))
+        return {}
+    env: dict[str, str] = {}
+    for name, value in raw.items():
+        place = ObjectReader(raw, reader.file, f"{reader.path}.env", reader.findings)
+        if name in MASKS:
+            reader.findings.add(place.problem(name, "the router masks GPUs itself; write the GPUs into `gpus`"))
+        elif name == "LLAMA_API_KEY":
+            reader.findings.add(place.problem(name, "every child gets a random key of its own"))
+        elif name.startswith("LLAMA_ARG_"):
+            reader.findings.add(place.problem(name, "write this as a key of the model's section in presets.ini"))
+        elif not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
+            reader.findings.add(place.problem(name, "this cannot stand in an environment"))
+        else:
+            env[name] = value
+    return env
+
+
+def _reasoning_effort(reader: ObjectReader) -> ReasoningEffort | None:
+    inner = reader.inner("reasoning_effort", ("options", "default", "disable"))
+    if inner is None:
+        return None
+    options: tuple[str, ...] = inner.take("options", names, ())
+    default: str = inner.take("default", text, "")
+    disable: str = inner.take("disable", text, "")
+    if not options:
+        inner.findings.add(inner.problem("options", "the levels that a client may ask for are missing"))
+    elif default and default not in (*options, disable):
+        message = "the default level is none of the options"
+        allowed = ", ".join(options)
+        inner.findings.add(inner.problem("default", message, allowed=allowed, nearest=nearest(default, options)))
+    return ReasoningEffort(options, default, disable)
+
+
+def _cost(reader: ObjectReader) -> Cost | None:
+    inner = reader.inner("cost", ("input", "cached_input", "output"))
+    if inner is None:
+        return None
+    for key in ("input", "output"):
+        if key not in inner.value:
+            inner.findings.add(inner.problem(key, "this price is missing", allowed="dollars per million tokens"))
+    price: float = inner.take("input", number(0), 0.0)
+    return Cost(price, inner.take("cached_input", number(0), price), inner.take("output", number(0), 0.0))
+
+
+# --- API keys -------------------------------------------------------------------------------------------------------
+
+
+def read_keys(value: Any, file: str, environ: Mapping[str, str], findings: Findings) -> dict[str, KeyConfig]:
+    """`keys` of config.json: name to the key itself, or to an object with its limits."""
+    if not isinstance(value, dict):
+        findings.add(Problem("keys holds API keys by name", file=file, key="keys", allowed='{"alice": "secret"}'))
+        return {}
+    keys: dict[str, KeyConfig] = {}
+    for name, raw in value.items():
+        entry = raw if isinstance(raw, dict) else {"key": raw}
+        # Kept apart, so that a mistake elsewhere in the entry never shows the secret.
+        reader = ObjectReader({k: v for k, v in entry.items() if k != "key"}, file, f"keys.{name}", findings)
+        reader.only(KEY_KEYS)
+        try:
+            digest = _digest(entry.get("key"), environ)
+        except BadValue as error:
+            findings.add(reader.problem("key", str(error), allowed='a text, "${env.NAME}" or "sha256:..."'))
+            continue
+        twin = next((other.name for other in keys.values() if other.sha256 == digest), "")
+        if twin:
+            findings.add(reader.problem("key", f"this is also the key of {twin!r}"))
+        keys[name] = KeyConfig(
+            name=name,
+            sha256=digest,
+            max_parallel=reader.take("max_parallel", integer(0), 0),
+            priority=reader.take("priority", integer(-1_000_000, 1_000_000), 0),
+            models=reader.take("models", names, ()),
+        )
+    return keys
+
+
+def _digest(key: Any, environ: Mapping[str, str]) -> str:
+    if not isinstance(key, str) or not key:
+        raise BadValue("the key itself is missing or no text")
+    if key.startswith("sha256:"):
+        digest = key.removeprefix("sha256:").lower()
+        if not re.fullmatch(r"[0-9a-f]{64}", digest):
+            raise BadValue("after sha256: there are 64 hexadecimal digits")
+        return digest
+    if reference := re.fullmatch(r"\$\{env\.(\w+)\}", key):
+        key = environ.get(reference[1], "")
+        if not key:
+            raise BadValue(f"the environment variable {reference[1]} is not set")
+    return key_digest(key)
+
+
+def key_digest(key: str) -> str:
+    """The form in which an API key is kept and compared."""
+    return hashlib.sha256(os.fsencode(key)).hexdigest()
+
+
+# --- what a value may be --------------------------------------------------------------------------------------------
+
+
+def some_text(value: Any) -> str:
+    """A text on one line that is not empty."""
+    if not text(value):
+        raise BadValue("a text")
+    return text(value)
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """One name or a list of names."""
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
+        raise BadValue("a list of names")
+    return tuple(items)
+
+
+def _ttl(value: Any) -> float | None:
+    if value is None or (value == -1 and not isinstance(value, bool)):
+        return None
+    try:
+        return number(0)(value)  # type: ignore[no-any-return]
+    except BadValue:
+        raise BadValue("seconds from 0 (never); -1 for GLOBAL_TTL") from None
+
+
+def _prose(value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadValue("a text")
+    return value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadValue("an object")
+    return dict(value)

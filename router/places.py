@@ -1,0 +1,117 @@
+"""Where the router finds and keeps its files: an unprivileged user's XDG directories unless told otherwise.
+
+Containers and services set their own by the environment. Nothing is created here, only judged: a directory that could
+not be made or written is a mistake of the configuration, found before anything starts.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from router.problems import Findings, Problem
+from router.settings import Values
+
+NAME = "llama-router"
+
+SOCKET_BYTES = 100
+"""A socket path may have 107 bytes on Linux and fewer elsewhere; llama-server cuts a longer one without a word."""
+SOCKET_NAME_BYTES = len("/0123456789.sock")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Every path the router works with, absolute."""
+
+    config: Path
+    presets: Path
+    state: Path
+    log: Path
+    run: Path
+    history_db: Path
+
+
+def find_places(outside: Values, environ: Mapping[str, str]) -> tuple[Path, Path]:
+    """config.json and presets.ini. A preset beside a config.json that was named goes with it."""
+    home = _home(environ, "XDG_CONFIG_HOME", ".config")
+    config = _path(outside.by_name.get("CONFIG_PATH"), environ) or home / NAME / "config.json"
+    presets = _path(outside.by_name.get("PRESETS_PATH"), environ)
+    if presets is None:
+        beside = config.with_name("presets.ini")
+        presets = beside if outside.given("CONFIG_PATH") and beside.exists() else home / NAME / "presets.ini"
+    return config, presets
+
+
+def place(values: Values, config: Path, presets: Path, environ: Mapping[str, str], findings: Findings) -> Places:
+    """All places; what cannot be used is a mistake."""
+    state = _path(values["STATE_DIR"], environ) or _home(environ, "XDG_STATE_HOME", ".local/state") / NAME
+    history = _path(values["HISTORY_DB_PATH"], environ)
+    log = _path(values["EVENT_LOG_DIR"], environ)
+    if log is None:
+        log = history.parent / "events" if history and history.suffix == ".db" else state / "events"
+    if history is None:
+        history = state / "history.duckdb"
+    elif history.suffix == ".db":
+        # The name is that of an older SQLite history; its file is left alone.
+        history = history.with_suffix(".duckdb")
+    places = Places(config, presets, state, log, _run_dir(values, state, environ), history)
+    for name, path in (("STATE_DIR", state), ("EVENT_LOG_DIR", log), ("RUN_DIR", places.run)):
+        _check_directory(values, name, path, findings)
+    _check_run_dir(values, places.run, findings)
+    return places
+
+
+def _run_dir(values: Values, state: Path, environ: Mapping[str, str]) -> Path:
+    given = _path(values["RUN_DIR"], environ)
+    if given:
+        return given
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if runtime.startswith("/") and os.access(runtime, os.W_OK | os.X_OK):
+        return Path(runtime) / NAME
+    # Without a session: private by its mode and owner, which `_check_run_dir` insists on, and short. A state directory
+    # can be too long for a socket, and /tmp can be shared.
+    inside = state / "run"
+    return inside if _socket_fits(inside) else Path("/tmp") / f"{NAME}-{os.getuid()}"
+
+
+def _check_directory(values: Values, name: str, path: Path, findings: Findings) -> None:
+    there = path
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        findings.add(_wrong(values, name, path, f"{there} is not a directory"))
+    elif not os.access(there, os.W_OK | os.X_OK):
+        why = "cannot be written by this user" if there == path else f"cannot be made: {there} is not writable"
+        findings.add(_wrong(values, name, path, why))
+
+
+def _check_run_dir(values: Values, path: Path, findings: Findings) -> None:
+    if not _socket_fits(path):
+        size, most = len(os.fsencode(path)), SOCKET_BYTES - SOCKET_NAME_BYTES
+        why = f"has {size} bytes, too long for sockets in it"
+        findings.add(_wrong(values, "RUN_DIR", path, why, allowed=f"a path of at most {most} bytes"))
+    if path.is_dir() and (path.stat().st_uid != os.getuid() or path.stat().st_mode & 0o022):
+        why = "belongs to another user or can be written by others, who could take the place of a child"
+        findings.add(_wrong(values, "RUN_DIR", path, why, allowed="a directory of yours with mode 0700"))
+
+
+def _wrong(values: Values, name: str, path: Path, why: str, *, allowed: str = "") -> Problem:
+    return values.problem(name, f"{path} {why}", allowed=allowed)
+
+
+def _socket_fits(directory: Path) -> bool:
+    return len(os.fsencode(directory)) + SOCKET_NAME_BYTES <= SOCKET_BYTES
+
+
+def _path(text: str | None, environ: Mapping[str, str]) -> Path | None:
+    if not text:
+        return None
+    if text == "~" or text.startswith("~/"):
+        text = environ.get("HOME", "") + text[1:] or text
+    return Path(os.path.abspath(text))
+
+
+def _home(environ: Mapping[str, str], variable: str, otherwise: str) -> Path:
+    # The specification says that a relative path there is to be ignored.
+    given = environ.get(variable, "")
+    return Path(given) if given.startswith("/") else Path(environ.get("HOME") or Path.home()) / otherwise

@@ -1,0 +1,90 @@
+"""JSON as an owner writes it by hand: every slip is found, and where it can be guessed what was meant, reading goes on.
+
+Python's own reader keeps the last of two equal keys, takes NaN, and says "Expecting property name" for a trailing
+comma. Here each of them is a mistake with its place, all of them at once.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from router.problems import Findings, Problem
+
+
+class _Twice(dict[str, Any]):
+    """An object of which some keys were written more than once."""
+
+    twice: tuple[str, ...] = ()
+
+
+def read_json(text: str, file: str, findings: Findings) -> Any:
+    """The value in `text`, or None when it cannot be read; mistakes go to `findings`."""
+    text = text.removeprefix("\ufeff")
+    text = _without_comments_and_commas(text, file, findings)
+    strange: list[str] = []
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=lambda word: strange.append(word))
+    except json.JSONDecodeError as error:
+        message = f"this is no JSON: {error.msg[:1].lower()}{error.msg[1:]} (column {error.colno})"
+        line = (text.splitlines() or [""])[error.lineno - 1 : error.lineno]
+        findings.add(Problem(message, file=file, line=error.lineno, value="".join(line).strip()))
+        return None
+    except (RecursionError, ValueError) as error:
+        findings.add(Problem(f"this cannot be read: {error}", file=file))
+        return None
+    for word in strange:
+        findings.add(Problem(f"JSON has no {word}", file=file, value=word))
+    for path, key in _doubled(value):
+        findings.add(Problem("this key is written twice; only one of them can count", file=file, section=path, key=key))
+    return value
+
+
+_STRING_OR_SLIP = re.compile(
+    r'"(?:[^"\\\n]|\\.)*"'  # a string, in which nothing is a slip
+    r"|(?P<comment>//[^\n]*|/\*.*?\*/|\#[^\n]*)"
+    r"|(?P<comma>,)(?=(?:\s|//[^\n]*|/\*.*?\*/|\#[^\n]*)*[}\]])",
+    re.DOTALL,
+)
+
+
+def _without_comments_and_commas(text: str, file: str, findings: Findings) -> str:
+    """`text` with comments and trailing commas replaced by blanks, so that places stay where they are."""
+    said_comment = False
+    pieces: list[str] = []
+    end = 0
+    for slip in _STRING_OR_SLIP.finditer(text):
+        if not slip.lastgroup:
+            continue
+        line = text.count("\n", 0, slip.start()) + 1
+        column = slip.start() - text.rfind("\n", 0, slip.start())
+        if slip.lastgroup == "comma":
+            findings.add(
+                Problem(f"a comma after the last value is no JSON (column {column}); remove it", file=file, line=line)
+            )
+        elif not said_comment:
+            said_comment = True
+            findings.add(Problem(f"JSON has no comments (column {column})", file=file, line=line, value=slip[0]))
+        pieces += [text[end : slip.start()], re.sub(r"[^\n]", " ", slip[0])]
+        end = slip.end()
+    return "".join([*pieces, text[end:]])
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = _Twice(pairs)
+    if len(value) != len(pairs):
+        keys = [key for key, _ in pairs]
+        value.twice = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1))
+    return value
+
+
+def _doubled(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Each key that was written twice, with the path of the object that holds it."""
+    if isinstance(value, _Twice):
+        for key in value.twice:
+            yield path, key
+        for key, inner in value.items():
+            yield from _doubled(inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _doubled(inner, f"{path}[{index}]")
