@@ -1,8 +1,9 @@
 """A tiny llama model with random weights, for tests that need many real llama.cpp processes and no meaning.
 
 Loads in about 0.1 s and generates over 1,000 tokens/s on two cores. One token is one byte of text; what it says is
-printable ASCII without sense, so that each token is one event of a stream. About one token in a hundred ends the answer:
-a test that wants an exact length asks for `ignore_eos`. The same seed and context give the same file, byte for byte.
+printable ASCII without sense, so that each token is one event of a stream. About one token in a hundred ends the
+answer: a test that wants an exact length asks for `ignore_eos`. The same seed and context give the same file, byte for
+byte.
 
 `python -m tests.tiny_gguf PATH` writes one by hand.
 """
@@ -89,7 +90,8 @@ def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
 
 def _add_weights(writer: gguf.GGUFWriter, random: np.random.Generator) -> None:
     def matrix(rows: int, columns: int) -> npt.NDArray[np.float32]:
-        return (random.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
+        values: npt.NDArray[np.float64] = random.standard_normal((rows, columns)) / np.sqrt(columns)
+        return values.astype(np.float32)
 
     ones = np.ones(WIDTH, dtype=np.float32)
     embedding = random.standard_normal((VOCABULARY_SIZE, WIDTH)).astype(np.float32)
