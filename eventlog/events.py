@@ -302,7 +302,8 @@ class RequestCancelled(Fact, frozen=True, kw_only=True, omit_defaults=True):
     rid: int
     replica: str = ""
     """Where it was running; empty while it was queued."""
-    by: Literal["client", "admin", "deadline", "shutdown", "delete"] = "client"
+    by: Literal["client", "admin", "deadline", "shutdown", "delete", "fault"] = "client"
+    """delete: by DELETE /v1/stream; fault: the router itself made a mistake."""
     bytes_out: int = 0
     frames: int = 0
     unread_frames: int = 0
@@ -827,6 +828,8 @@ class LogTruncated(LogEvent, frozen=True, kw_only=True, omit_defaults=True):
     offset: int
     bytes: int
     reason: str = ""
+    next_chain: str = ""
+    """After a repair that left a hole: `chain` of the segment behind the hole, which a checkpoint opens."""
 
 
 FACTS: tuple[type[Fact], ...] = tuple(Fact.__subclasses__())

@@ -92,8 +92,10 @@ class ClientProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def eof_received(self) -> None:
-        """A FIN: the client will ask nothing more, and by our rule it does not wait for an answer either."""
-        self._client_left()
+        """A FIN: by our rule, who asks nothing more does not wait for an answer either."""
+        if self.active is not None and not self.active.response_complete:
+            self._client_left()
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         active = self.active

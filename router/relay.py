@@ -1,0 +1,535 @@
+"""The data path: bytes between client and replica, and the facts about them.
+
+A plain ASGI application for the routes in `router.routes`. A scheduled request is read, looked into and reported by
+RequestArrived; from then on the scheduler's decisions say what happens to it, and its account is closed by exactly one
+RequestFinished, RequestCancelled, RequestFailed or RequestRejected:
+
+    arrived --> waits --dispatched--> connects, sends, relays --> finished
+                  ^                        |
+                  '------requeued------ upstream lost --> failed
+
+A request has one task and no timeout. A client that leaves is noticed by its connection (`router.client`), not by a
+task: the connection to the replica is closed in the same moment, unless the request is detached and read to its end.
+What passes by the scheduler is in `router.passage`. Nothing here knows why something was decided.
+"""
+
+import asyncio
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from eventlog.events import (
+    ClientDetached,
+    Fact,
+    Observation,
+    RequestArrived,
+    RequestCancelled,
+    RequestDispatched,
+    RequestFailed,
+    RequestRejected,
+    RequestRequeued,
+    RequestSent,
+    UpstreamLost,
+)
+from router import errors, peek, routes
+from router.answer import Answer
+from router.body import Body, BodyStore, ClientGone, Receive
+from router.client import Client, client_of
+from router.config import Config, ModelConfig
+from router.conversations import Streams, Turns
+from router.flight import By, Flight, Progress
+from router.headers import Fields, to_upstream, value_of
+from router.releases import Releases
+from router.reply import Reply, Send
+from router.routes import Route
+from router.scheduler import State
+from router.upstream import Connection, Endpoint, UpstreamError, request_head
+
+Scope = Any
+PEEK_IN_THREAD = 1 << 20
+"""A body from this many bytes on is looked into by a thread: hashing it would hold up everybody's tokens."""
+SESSION_HEADERS = (b"x-session-id", b"x-litellm-session-id")
+
+log = logging.getLogger("llama_router.relay")
+
+
+class Clock(Protocol):
+    def now_us(self) -> int: ...
+
+
+class Loop(Protocol):
+    """The part of `router.loop.Loop` that is used here."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def available(self) -> bool: ...
+    def post(self, *facts: Fact) -> None: ...
+    def note(self, observation: Observation) -> None: ...
+    def next_rid(self) -> int: ...
+    def on(self, kind: type[Any], handler: Callable[[Any], None]) -> None: ...
+
+
+class Replicas(Protocol):
+    """The part of `router.replicas.Replicas` that is used here."""
+
+    def endpoint(self, replica: str) -> Endpoint: ...
+
+
+class Gate(Protocol):
+    """Whether requests are taken, as the administrator wants it."""
+
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, by its API key; `models` empty: all of them."""
+
+    key: str = ""
+    priority: int = 0
+    models: tuple[str, ...] = ()
+
+
+ANYBODY = Caller()
+Identify = Callable[[Fields], Caller]
+"""Raises RouterError for a key that is unknown or missing."""
+
+
+class Relay:
+    """Carries requests. One per router; belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        replicas: Replicas,
+        config: Config,
+        salt: bytes,
+        *,
+        gate: Gate,
+        identify: Identify = lambda headers: ANYBODY,
+    ) -> None:
+        """`salt` keys the fingerprints, at most 64 bytes."""
+        self.config = config
+        """May be replaced while serving."""
+        self.streams = Streams()
+        self._loop = loop
+        self._replicas = replicas
+        self._salt = salt
+        self._gate = gate
+        self._identify = identify
+        self._flights: dict[int, Flight] = {}
+        self._waiting = 0
+        self._turns = Turns()
+        self._releases = Releases(replicas, loop.post, loop.clock.now_us, self._weight_on)
+        self._bodies = BodyStore(
+            config.run_dir,
+            memory_limit=config.limits.body_memory_bytes,
+            body_limit=config.limits.max_body_bytes,
+        )
+        loop.on(RequestDispatched, self._dispatched)
+        loop.on(RequestRequeued, self._requeued)
+        loop.on(RequestFailed, self._failed)
+        loop.on(RequestRejected, self._failed)
+
+    # --- what the rest of the router calls ---
+
+    def cancel(self, rid: int, by: By) -> None:
+        """End a request in its client's place. Nothing happens if it has its outcome already."""
+        flight = self._flights.get(rid)
+        if flight is not None:
+            self._cancel(flight, by)
+
+    def flights(self) -> Iterator[Progress]:
+        """Every request that a replica works on."""
+        return (flight.progress() for flight in self._flights.values() if flight.replica and not flight.over)
+
+    def find_completion(self, completion_id: str) -> str | None:
+        """The replica that makes the stream with this `id`."""
+        for flight in self._flights.values():
+            if flight.answer is not None and flight.answer.completion_id == completion_id:
+                return flight.replica
+        return None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = routes.find(scope["method"], scope["path"], scope["query_string"])
+        assert route is not None, f"{scope['path']} is not a route of the relay"
+        client = client_of(scope)
+        if client is None:
+            raise RuntimeError("the relay is served by uvicorn with http=router.client.ClientProtocol")
+        await self._scheduled(scope, receive, send, client, route)
+
+    # --- from the request to its place in the queue ---
+
+    async def _scheduled(self, scope: Scope, receive: Receive, send: Send, client: Client, route: Route) -> None:
+        arrived_us = self._loop.clock.now_us()
+        rid = self._loop.next_rid()
+        headers: Fields = scope["headers"]
+        reply = Reply(client, send, scope["http_version"], route.dialect, _own_headers(headers, rid))
+        flight: Flight | None = None
+        body: Body | None = None
+        try:
+            self._check_open()
+            caller = self._identify(headers)
+            body = await self._read(headers, receive)
+            peeked = await self._look(body, headers, route)
+            model = self._resolve(peeked.model or routes.model_of(scope["query_string"]), caller)
+            if client.gone:
+                raise ClientGone
+            flight = self._take_off(rid, arrived_us, route, reply, body, scope, model, peeked, caller)
+            client.on_gone(partial(self._gone, flight))
+            await self._fly(flight)
+        except ClientGone:
+            pass
+        except errors.RouterError as error:
+            await reply.fail(error)
+        except Exception:
+            log.exception("request %d failed for a reason of the router's own", rid)
+            if flight is not None:
+                self._cancel(flight, "fault")
+            await reply.fail(
+                errors.error("internal_error", f"the router made a mistake with request {rid}", status=500)
+            )
+        finally:
+            client.on_gone(None)
+            if flight is not None:
+                self._land(flight)
+            if body is not None:
+                body.close()
+
+    def _check_open(self) -> None:
+        if not self._loop.available:
+            raise errors.of_decision(503, "log_unavailable", "")
+        if not self._gate.is_open:
+            raise errors.error("service_unavailable", "the router was told to take no requests: POST /router/start")
+        limit = self.config.limits.max_queue
+        if limit and self._waiting >= limit:
+            raise errors.error("queue_full", f"{self._waiting} requests wait already, MAX_QUEUE is {limit}")
+
+    async def _read(self, headers: Fields, receive: Receive) -> Body:
+        length = value_of(headers, b"content-length")
+        return await self._bodies.read(
+            receive, length=int(length) if length else None, encoding=value_of(headers, b"content-encoding")
+        )
+
+    async def _look(self, body: Body, headers: Fields, route: Route) -> peek.Peeked:
+        content_type = value_of(headers, b"content-type")
+        if body.size >= PEEK_IN_THREAD:
+            return await asyncio.to_thread(_look, body, content_type, route, self._salt)
+        return _look(body, content_type, route, self._salt)
+
+    def _resolve(self, asked: str | None, caller: Caller) -> tuple[str, ModelConfig]:
+        config = self.config
+        if asked is None:
+            only = next(iter(config.models)) if len(config.models) == 1 else ""
+            asked = config.default_model or only
+            if not asked:
+                raise errors.model_required(self._listed(caller))
+        model = config.resolve(asked)
+        if model is None:
+            raise errors.model_not_found(asked, self._listed(caller))
+        if caller.models and model.name not in caller.models:
+            raise errors.error("forbidden", f"key {caller.key!r} may not use model {asked!r}", param="model")
+        return asked, model
+
+    def _listed(self, caller: Caller) -> Iterable[str]:
+        models = self.config.models
+        return [
+            name
+            for name, real in self.config.names.items()
+            if not models[real].unlisted and (not caller.models or real in caller.models)
+        ]
+
+    def _take_off(
+        self,
+        rid: int,
+        arrived_us: int,
+        route: Route,
+        reply: Reply,
+        body: Body,
+        scope: Scope,
+        named: tuple[str, ModelConfig],
+        peeked: peek.Peeked,
+        caller: Caller,
+    ) -> Flight:
+        asked, model = named
+        headers: Fields = scope["headers"]
+        flight = Flight(rid, arrived_us, route, reply, body)
+        flight.headers = headers
+        query: bytes = scope["query_string"]
+        target = route.target(scope["path"]).encode("ascii")
+        flight.target = target + b"?" + query if query else target
+        flight.model = model.name
+        flight.stream = peeked.stream and route.streams
+        flight.prompt_tokens = peeked.prompt_tokens
+        flight.slots_wanted = peeked.slots_wanted if route.kind == "generation" else 0
+        conversation_id = value_of(headers, b"x-conversation-id")
+        session = next((value for name in SESSION_HEADERS if (value := value_of(headers, name))), b"")
+        salt = self._salt
+        if conversation_id or session:
+            flight.conversation = peek.fingerprint(salt, conversation_id or session)
+        else:
+            flight.conversation = peeked.opening
+        if conversation_id and flight.stream:
+            flight.detached = True
+            flight.conversation_id = conversation_id.decode("latin-1")
+            self.streams.opened(flight.conversation_id, rid)
+        address = scope["client"][0] if scope["client"] else ""
+        self._flights[rid] = flight
+        self._waiting += 1
+        self._loop.post(
+            RequestArrived(
+                rid=rid,
+                arrived_us=arrived_us,
+                model=model.name,
+                asked=asked if asked != model.name else "",
+                route=route.name,
+                work="metadata" if route.kind == "metadata" else "generation",
+                stream=flight.stream,
+                detached=flight.detached,
+                priority=caller.priority,
+                key=caller.key,
+                client=peek.fingerprint(salt, caller.key.encode(), b"\0", address.encode()),
+                conversation=flight.conversation,
+                session=peek.fingerprint(salt, session) if session else "",
+                after_rid=self._turns.last_of(flight.conversation) if flight.conversation else 0,
+                slots_wanted=flight.slots_wanted,
+                body_bytes=body.size,
+                prompt_bytes=peeked.prompt_bytes,
+                prompt_tokens=peeked.prompt_tokens,
+                max_tokens=peeked.max_tokens,
+                messages=peeked.messages,
+                tools=peeked.tools,
+                prefix=peeked.prefix,
+            )
+        )
+        if flight.stream:
+            self._arm(flight)
+        return flight
+
+    # --- in the queue and beyond ---
+
+    async def _fly(self, flight: Flight) -> None:
+        """From the arrival to the outcome."""
+        while flight.cancelled_by is None:
+            verdict = await flight.next_verdict()
+            if isinstance(verdict, RequestDispatched):
+                if await self._attempt(flight, verdict):
+                    return
+            elif isinstance(verdict, (RequestFailed, RequestRejected)):
+                retry_after_us = verdict.retry_after_us if isinstance(verdict, RequestFailed) else 0
+                await flight.reply.fail(
+                    errors.of_decision(
+                        verdict.status, verdict.code, verdict.reason, model=verdict.model, retry_after_us=retry_after_us
+                    )
+                )
+                return
+            elif flight.comment_due:
+                await self._comment(flight)
+        await flight.reply.fail(
+            errors.error("request_cancelled", f"request {flight.rid} was cancelled (by: {flight.cancelled_by})")
+        )
+
+    async def _attempt(self, flight: Flight, dispatch: RequestDispatched) -> bool:
+        """Have one replica answer. False when it did not: the request was cancelled, or the connection lost."""
+        replica = dispatch.replica
+        clock = self._loop.clock
+        answer = flight.answer = Answer(
+            flight.rid, flight.dispatched_us, clock.now_us, self._loop.note, partial(self._answered, flight)
+        )
+        try:
+            endpoint = self._replicas.endpoint(replica)
+        except KeyError:
+            self._lost(flight, replica, "the replica is gone")
+            return False
+        began_us = clock.now_us()
+        try:
+            connection = await Connection.open(endpoint, tap=answer, timeout_s=self.config.timings.connect_s)
+        except UpstreamError as error:
+            self._lost(flight, replica, str(error))
+            return False
+        try:
+            if flight.over:
+                return False
+            flight.connection = connection
+            connect_us = clock.now_us() - began_us
+            fields = to_upstream(flight.headers, key=endpoint.key, length=flight.body.size, decoded=True)
+            await connection.send(request_head(flight.method, flight.target, fields), flight.body.to_send())
+            if not flight.over:
+                self._loop.post(RequestSent(rid=flight.rid, replica=replica, connect_us=connect_us))
+            await self._carry(flight, connection, answer)
+        except UpstreamError as error:
+            self._lost(flight, replica, str(error))
+            return False
+        finally:
+            flight.connection = None
+            connection.close()
+        return True
+
+    async def _carry(self, flight: Flight, connection: Connection, answer: Answer) -> None:
+        """The replica's answer to the client, as it comes. Headers wait for the first bytes of the body."""
+        reply = flight.reply
+        while (data := await connection.read()) is None:
+            if flight.comment_due:
+                await self._comment(flight)
+        if flight.timer is not None:
+            flight.timer.cancel()
+            flight.timer = None
+        if not flight.client_gone:
+            await reply.begin(connection.status, connection.headers, sse=answer.is_sse)
+            flight.body.close()
+        while data:
+            if not flight.client_gone:
+                await reply.write(data)
+            data = await connection.read()
+            while data is None:
+                data = await connection.read()
+        if not flight.client_gone:
+            await reply.end(connection.status)
+        self._finish(flight)
+
+    def _land(self, flight: Flight) -> None:
+        """The request's task ends: whatever is still open about it is closed."""
+        if not flight.over:
+            self._cancel(flight, "shutdown")
+        if not flight.replica:
+            self._waiting -= 1
+        if flight.timer is not None:
+            flight.timer.cancel()
+        if flight.conversation_id:
+            self.streams.ended(flight.conversation_id, flight.rid, self._loop.clock.now_us())
+        del self._flights[flight.rid]
+
+    # --- decisions ---
+
+    def _dispatched(self, decision: RequestDispatched) -> None:
+        flight = self._flights.get(decision.rid)
+        if flight is None or flight.over:
+            # Cancelled in the moment of its dispatch: nothing was sent.
+            self._releases.released(decision.rid, decision.replica)
+            return
+        flight.replica = decision.replica
+        flight.dispatched_us = decision.at_us
+        self._waiting -= 1
+        if flight.conversation_id:
+            self.streams.dispatched(flight.conversation_id, flight.rid, decision.replica)
+        flight.inbox.append(decision)
+        flight.wake()
+
+    def _requeued(self, decision: RequestRequeued) -> None:
+        flight = self._flights.get(decision.rid)
+        if flight is not None and not flight.over:
+            flight.replica = ""
+            self._waiting += 1
+
+    def _failed(self, decision: RequestFailed | RequestRejected) -> None:
+        flight = self._flights.get(decision.rid)
+        if flight is not None and not flight.over:
+            flight.over = True
+            flight.inbox.append(decision)
+            flight.wake()
+
+    # --- what happens to a request besides ---
+
+    def _answered(self, flight: Flight) -> None:
+        """The replica is done: its bytes go to the client first, but a client that is slow holds up no account."""
+        asyncio.get_running_loop().call_soon(self._finish, flight)
+
+    def _finish(self, flight: Flight) -> None:
+        if flight.over or flight.answer is None:
+            return
+        flight.over = True
+        self._loop.post(flight.answer.finished(flight.replica))
+        if flight.conversation:
+            self._turns.finished(flight.conversation, flight.rid)
+
+    def _lost(self, flight: Flight, replica: str, detail: str) -> None:
+        if flight.answer is not None:
+            flight.answer.flush()
+        if flight.over:
+            return
+        begun = flight.reply.begun
+        sent = flight.answer.bytes_in if begun and flight.answer is not None else 0
+        self._loop.post(UpstreamLost(rid=flight.rid, replica=replica, begun=begun, detail=detail, bytes_out=sent))
+
+    def _gone(self, flight: Flight) -> None:
+        """The client's FIN or RST came."""
+        if flight.detached and not flight.over:
+            flight.client_gone = True
+            self._loop.post(ClientDetached(rid=flight.rid))
+        else:
+            self._cancel(flight, "client")
+
+    def _cancel(self, flight: Flight, by: By) -> None:
+        if flight.over:
+            return
+        flight.over = True
+        flight.cancelled_by = by
+        answer = flight.answer
+        if answer is not None:
+            answer.flush()
+        self._loop.post(
+            RequestCancelled(
+                rid=flight.rid,
+                replica=flight.replica,
+                by=by,
+                bytes_out=answer.bytes_in if answer is not None else 0,
+                frames=answer.frames if answer is not None else 0,
+            )
+        )
+        if flight.replica:
+            if flight.connection is not None:
+                flight.connection.close()
+            self._releases.watch(flight.rid, flight.replica)
+        flight.wake()
+
+    def _weight_on(self, replica: str) -> int:
+        return sum(
+            flight.slots_wanted for flight in self._flights.values() if flight.replica == replica and not flight.over
+        )
+
+    # --- signs of life while a stream waits ---
+
+    def _arm(self, flight: Flight) -> None:
+        delay_s = self.config.timings.queue_comment_s
+        flight.timer = asyncio.get_running_loop().call_later(delay_s, self._comment_is_due, flight)
+
+    def _comment_is_due(self, flight: Flight) -> None:
+        flight.comment_due = True
+        flight.wake()
+
+    async def _comment(self, flight: Flight) -> None:
+        flight.comment_due = False
+        if flight.replica:
+            text = "working"
+        else:
+            text = f"queued position={position(self._loop.state, flight.rid)}"
+        if not flight.client_gone:
+            await flight.reply.comment(text)
+        self._arm(flight)
+
+
+def position(state: State, rid: int) -> int:
+    """Place of a request in the queue, from 1, over all models."""
+    request = state.requests.get(rid)
+    if request is None:
+        return 1
+    return 1 + sum(bisect_left(ranks, request.rank) for lane in state.lanes.values() for ranks in lane.by_key.values())
+
+
+def _look(body: Body, content_type: bytes, route: Route, salt: bytes) -> peek.Peeked:
+    with body.view() as view:
+        if content_type.lower().startswith(b"multipart/form-data"):
+            return peek.form_body(view, content_type)
+        return peek.json_body(view, route, salt)
+
+
+def _own_headers(headers: Fields, rid: int) -> Fields:
+    """The request's number, for whoever asks why; and the client's own id, or that number, in the usual place."""
+    number = b"%d" % rid
+    return [(b"x-request-id", value_of(headers, b"x-request-id") or number), (b"x-router-request", number)]
