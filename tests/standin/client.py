@@ -96,6 +96,16 @@ class Call:
         if rest.strip():
             raise CutShort(rest)
 
+    def frames_to_the_end(self) -> tuple[list[str], bool]:
+        """All frames, and whether the end was a proper one."""
+        seen: list[str] = []
+        try:
+            for frame in self.frames():
+                seen.append(frame)
+        except CutShort:
+            return seen, False
+        return seen, True
+
     def chunks(self) -> Iterator[str]:
         """The frames that carry a token's text, in any dialect."""
         return (frame for frame in self.frames() if is_chunk(frame))

@@ -22,7 +22,7 @@ class Script:
     load_silent_socket: bool = False
     """Listens only once the model is loaded."""
     fail: str = ""
-    """How the load ends: `oom`, `missing`, `magic`, `flag`, `exit:N` or a signal such as `SIGSEGV`."""
+    """How the load ends: `oom`, `missing`, `magic`, `flag`, `exit:N`, a signal such as `SIGSEGV`, or never: `stall`."""
     faulty_loads: int = 0
     """Faults of loading and dying concern only the first so many processes of this model; 0 means all of them."""
 

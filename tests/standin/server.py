@@ -113,7 +113,8 @@ class Process:
         if full:
             self.ledger.write("gpu_over_cap", gpu=full)
             self._fail("oom")
-        end = time.monotonic() + self.script.load_s
+        stalls = self.faulty and self.script.fail == "stall"
+        end = time.monotonic() + (MAX_LIFE_S if stalls else self.script.load_s)
         lines = 0
         while (left := end - time.monotonic()) > 0 and not self.stop.is_set():
             if self.script.load_cpu:
