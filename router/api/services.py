@@ -7,7 +7,7 @@ replicas.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from eventlog.events import AdminDone, Event, Fact, Gpu, Observation
 from router.api.counters import Counters
@@ -40,13 +40,13 @@ class Loop(Protocol):
 class Relay(Protocol):
     """The part of `router.relay.Relay` that is used here."""
 
-    def cancel(self, rid: int, by: str) -> None: ...
+    def cancel(self, rid: int, by: Literal["admin"]) -> None: ...
 
 
-class Logs(Protocol):
-    """Where the output of the children is kept: the part of `router.replicas.Replicas` that is used here."""
+class Replicas(Protocol):
+    """The part of `router.replicas.Replicas` that is used here."""
 
-    def logs(self, model: str | None, *, history: bool, follow: bool) -> AsyncIterator[bytes]: ...
+    def logs(self, model: str | None = None, *, history: bool = True) -> AsyncIterator[bytes]: ...
 
 
 class GpuSamples(Protocol):
@@ -82,7 +82,7 @@ class Services:
     loop: Loop
     config: Config
     relay: Relay
-    replicas: Logs
+    replicas: Replicas
     gpus: GpuSamples
     started: Started
     gate: Gate = field(default_factory=Gate)

@@ -1,0 +1,42 @@
+# The developer's verbs. Everything runs in .venv, which `setup` makes and keeps in step with pyproject.toml.
+PYTHON ?= python3
+VENV := .venv
+ARGS ?=
+
+.PHONY: help setup demo test check format bench clean
+
+help:
+	@echo 'make setup   create .venv with everything that development needs'
+	@echo 'make demo    real weights, three models on two pretended GPUs, a burst that swaps them (ARGS=--once: then end)'
+	@echo 'make test    the whole test suite (ARGS="-k swap" and the like go to pytest)'
+	@echo 'make check   lint, formatting, types, documents'
+	@echo 'make format  let ruff put the code in shape'
+	@echo 'make bench   every benchmark, against its bar'
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo '$(PYTHON) is too old: Python 3.11 or newer is needed (make PYTHON=python3.12 ...)'; exit 1; }
+	@echo 'creating $(VENV) (once, about a minute) ...'
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,dev]'
+	@touch $@
+
+demo: setup
+	@$(VENV)/bin/llama-router demo $(ARGS)
+
+test: setup
+	@$(VENV)/bin/python -m pytest $(ARGS)
+
+check: setup
+	@scripts/check
+
+format: setup
+	@$(VENV)/bin/ruff format .
+	@$(VENV)/bin/ruff check --fix .
+
+bench: setup
+	@for bench in scripts/bench-*; do echo "$$bench" >&2; $(VENV)/bin/python $$bench --check $(ARGS) || exit 1; done
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

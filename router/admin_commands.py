@@ -1,0 +1,161 @@
+"""Verbs that ask a running router: status, models, load, unload, cancel, gpu. Counterpart: `router.api`."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from router.status_table import render_models, render_status
+
+URL_VARIABLE = "LLAMA_ROUTER_URL"
+KEY_VARIABLE = "LLAMA_ROUTER_API_KEY"
+DEFAULT_URL = "http://127.0.0.1:11434"
+WATCH_S = 1.0
+CONNECT_S = 5.0
+CLEAR = "\x1b[H\x1b[2J"
+
+
+class Refused(Exception):
+    """The router said no, or is not there; the message is for the person at the terminal."""
+
+
+def add_admin_commands(verbs: Any) -> None:
+    """Add the verbs to the command line."""
+    status = _verb(
+        verbs,
+        "status",
+        _status,
+        "what is loaded, what is being loaded, what waits and for what",
+        "llama-router status --watch\n  llama-router status --json | jq .queue",
+    )
+    status.add_argument("-w", "--watch", action="store_true", help="show it again every second")
+    status.add_argument("--json", action="store_true", help="print the router's own JSON")
+
+    models = _verb(verbs, "models", _models, "the models that can be asked for", "llama-router models --json")
+    models.add_argument("--json", action="store_true", help="print the router's own JSON")
+
+    load = _verb(
+        verbs,
+        "load",
+        _load,
+        "load a model before anybody asks for it",
+        "llama-router load qwen3-8b --wait && echo ready",
+    )
+    load.add_argument("model")
+    load.add_argument("--wait", action="store_true", help="return when it is loaded or has failed")
+
+    unload = _verb(
+        verbs,
+        "unload",
+        _unload,
+        "unload a model once its requests are done",
+        "llama-router unload qwen3-8b\n  llama-router unload qwen3-8b --force\n  llama-router unload --all",
+    )
+    unload.add_argument("model", nargs="?")
+    unload.add_argument("--all", action="store_true", help="every model")
+    unload.add_argument("--force", action="store_true", help="cut what is running, fail what waits")
+
+    cancel = _verb(verbs, "cancel", _cancel, "end a request in its client's place", "llama-router cancel 1207")
+    cancel.add_argument("rid", type=int, metavar="REQUEST")
+
+    gpu = _verb(
+        verbs,
+        "gpu",
+        _gpu,
+        "take a GPU out of service, or back",
+        "llama-router gpu out 1     drain and unload what is on GPU 1\n  llama-router gpu in 1",
+    )
+    gpu.add_argument("action", choices=["out", "in"])
+    gpu.add_argument("gpu", type=int)
+
+
+def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], int], does: str, examples: str) -> Any:
+    parser = verbs.add_parser(
+        name,
+        help=does,
+        description=f"{does[0].upper()}{does[1:]}.",
+        epilog=f"examples:\n  {examples}\n\nexit codes: 0 done, 1 the router refused or is not there",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    default = os.environ.get(URL_VARIABLE, DEFAULT_URL)
+    parser.add_argument("--url", default=default, help=f"the router's address (${URL_VARIABLE}; now {default})")
+    parser.set_defaults(run=lambda args: _told(run, args))
+    return parser
+
+
+def _told(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    try:
+        return run(args)
+    except Refused as refusal:
+        print(f"llama-router: {refusal}", file=sys.stderr)
+        return 1
+
+
+def _ask(args: argparse.Namespace, method: str, path: str, body: Any = None) -> Any:
+    key = os.environ.get(KEY_VARIABLE, "")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    url = args.url if "://" in args.url else f"http://{args.url}"
+    try:
+        with httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(None, connect=CONNECT_S)) as client:
+            answer = client.request(method, path, json=body)
+    except httpx.TransportError as error:
+        raise Refused(f"no router answers at {url} ({error}); is `llama-router serve` running?") from error
+    try:
+        content = answer.json()
+    except ValueError as error:
+        raise Refused(f"{url} answered {answer.status_code} with something that is not JSON") from error
+    if answer.is_error:
+        raise Refused(content.get("error", {}).get("message", f"status {answer.status_code}"))
+    return content
+
+
+def _status(args: argparse.Namespace) -> int:
+    while True:
+        status = _ask(args, "GET", "/status")
+        text = json.dumps(status, indent=2) if args.json else render_status(status)
+        if not args.watch:
+            print(text)
+            return 0
+        print(f"{CLEAR if sys.stdout.isatty() else ''}{text}", flush=True)
+        time.sleep(WATCH_S)
+
+
+def _models(args: argparse.Namespace) -> int:
+    models = _ask(args, "GET", "/models")
+    print(json.dumps(models, indent=2) if args.json else render_models(models))
+    return 0
+
+
+def _load(args: argparse.Namespace) -> int:
+    _ask(args, "POST", "/models/load", {"model": args.model, "wait": args.wait})
+    print(f"{args.model} is {'loaded' if args.wait else 'being loaded'}")
+    return 0
+
+
+def _unload(args: argparse.Namespace) -> int:
+    if args.all == bool(args.model):
+        raise Refused("name one model, or say --all")
+    if args.all:
+        _ask(args, "POST", "/router/drain", {})
+        print("every model is unloaded")
+        return 0
+    _ask(args, "POST", "/models/unload", {"model": args.model, "force": args.force, "wait": True})
+    print(f"{args.model} is unloaded")
+    return 0
+
+
+def _cancel(args: argparse.Namespace) -> int:
+    _ask(args, "POST", f"/api/inflight/{args.rid}/cancel")
+    print(f"request {args.rid} is cancelled")
+    return 0
+
+
+def _gpu(args: argparse.Namespace) -> int:
+    _ask(args, "POST", f"/router/gpus/{args.gpu}/{args.action}")
+    print(f"GPU {args.gpu} is {'out of service' if args.action == 'out' else 'in service'}")
+    return 0

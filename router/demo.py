@@ -1,0 +1,233 @@
+"""`llama-router demo`: the whole product on any machine, in a minute.
+
+Real weights (SmolLM2, 135 million parameters) under three names, on two GPUs that are only declared: a machine without
+a GPU runs it as well, since a mask that names nothing hurts nobody. A burst of requests forces swaps; the table
+afterwards is read from the event log, not from the clients.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from eventlog import events as e
+from eventlog.reader import read
+from router.ports import PortTaken, listen
+from router.text_table import aligned
+from router.weights import WeightsUnavailable, demo_weights
+
+MODELS = {"smol-chat": [0], "smol-code": [0], "smol-sum": [1]}
+"""Two share GPU 0 and swap; the third has GPU 1 for itself."""
+PROMPTS = (
+    "Name three rivers of Europe.",
+    "Write a line of Python that adds two numbers.",
+    "What is a llama?",
+    "Say hello in French.",
+)
+REQUESTS = 12
+TOKENS = 48
+START_S = 60.0
+STOP_S = 40.0
+DEFAULT_PORT = 11434
+
+
+def add_demo_command(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "demo",
+        help="try it: small weights, three models, two pretended GPUs",
+        description="Start a router with three small models on two declared GPUs, send a burst that makes it swap, "
+        "show from the event log what happened, and keep serving.",
+        epilog="examples:\n  llama-router demo\n  llama-router demo --once   end after the burst\n\n"
+        "exit codes: 0 every request was answered in full, 1 not",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--once", action="store_true", help="end after the burst")
+    parser.add_argument("-n", "--requests", type=int, default=REQUESTS, help=f"size of the burst (default {REQUESTS})")
+    parser.add_argument("--port", type=int, default=0, help=f"port (default {DEFAULT_PORT}, or a free one if taken)")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    try:
+        weights = demo_weights(progress=_progress)
+    except WeightsUnavailable as error:
+        print(f"llama-router: {error}", file=sys.stderr)
+        return 1
+    home = Path(tempfile.mkdtemp(prefix="llama-router-demo-"))
+    try:
+        return asyncio.run(_demo(args, weights, home))
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _progress(done: int, total: int) -> None:
+    if sys.stderr.isatty() or done == total:
+        print(
+            f"\rweights: {done / 1e6:.0f} of {total / 1e6:.0f} MB", end="\n" if done == total else "", file=sys.stderr
+        )
+
+
+async def _demo(args: argparse.Namespace, weights: Path, home: Path) -> int:
+    port = args.port or _free_port()
+    environ = _configure(home, weights, port)
+    router = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "router.cli", "serve", env=environ, stdin=asyncio.subprocess.DEVNULL
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        if not await _is_up(url, router):
+            print("llama-router: the router did not start; its messages are above", file=sys.stderr)
+            return 1
+        print(f"serving at {url}/v1 ({', '.join(MODELS)}); sending {args.requests} requests at once ...", flush=True)
+        answered = await _burst(url, args.requests)
+        print(_table(home / "events"), flush=True)
+        complete = answered == args.requests
+        print(f"{answered} of {args.requests} requests were answered in full", flush=True)
+        if not args.once:
+            print(f"still serving; try:\n  {_example(url)}\nCtrl-C ends it", flush=True)
+            await router.wait()
+        return 0 if complete else 1
+    finally:
+        await _end(router)
+
+
+def _free_port() -> int:
+    for port in (DEFAULT_PORT, 0):
+        try:
+            with listen("127.0.0.1", port) as sock:
+                return int(sock.getsockname()[1])
+        except PortTaken as taken:
+            print(f"{taken}; taking a free one", file=sys.stderr)
+    raise AssertionError("port 0 is never taken")
+
+
+def _configure(home: Path, weights: Path, port: int) -> dict[str, str]:
+    sections = [f"[{name}]\nmodel = {weights}\nctx-size = 4096\nparallel = 2\n" for name in MODELS]
+    (home / "presets.ini").write_text("\n".join(sections))
+    models = {name: {"gpus": gpus} for name, gpus in MODELS.items()}
+    config = {"API-port": port, "LLM": models, "ROUTER": {"NUM_GPUS": 2, "QUEUE_HEAD_GRACE": 0}}
+    (home / "config.json").write_text(json.dumps(config, indent=2))
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")},
+        "ROUTER_CONFIG_PATH": str(home / "config.json"),
+        "LLAMA_PRESETS_PATH": str(home / "presets.ini"),
+        "ROUTER_HOST": "127.0.0.1",
+        "EVENT_LOG_DIR": str(home / "events"),
+        "RUN_DIR": str(home / "run"),
+    }
+
+
+async def _is_up(url: str, router: asyncio.subprocess.Process) -> bool:
+    until = time.monotonic() + START_S
+    async with httpx.AsyncClient() as client:
+        while time.monotonic() < until and router.returncode is None:
+            try:
+                if (await client.get(f"{url}/health")).is_success:
+                    return True
+            except httpx.TransportError:
+                await asyncio.sleep(0.05)
+    return False
+
+
+async def _burst(url: str, requests: int) -> int:
+    """Send all at once, round robin over the models; how many were answered to the end."""
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=url, timeout=None, limits=limits) as client:
+        names = list(MODELS)
+        answers = (_ask(client, names[n % len(names)], PROMPTS[n % len(PROMPTS)]) for n in range(requests))
+        return sum(await asyncio.gather(*answers))
+
+
+async def _ask(client: httpx.AsyncClient, model: str, prompt: str) -> bool:
+    body = {
+        "model": model,
+        "stream": True,
+        "max_tokens": TOKENS,
+        "messages": [{"role": "user", "content": prompt}],
+    }
+    try:
+        async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            lines = [line async for line in answer.aiter_lines() if line.startswith("data:")]
+            return answer.status_code == 200 and lines[-1:] == ["data: [DONE]"]
+    except httpx.TransportError as error:
+        print(f"a request for {model} broke off: {error}", file=sys.stderr)
+        return False
+
+
+@dataclass
+class _Row:
+    model: str
+    arrived_us: int
+    waited_us: int = -1
+    loaded_us: int = 0
+    tokens: int = 0
+    tokens_per_s: float = 0.0
+    outcome: str = "open"
+    swap: int = field(default=0, repr=False)
+
+
+def _table(log_dir: Path) -> str:
+    """What the event log says of the burst."""
+    rows: dict[int, _Row] = {}
+    for event in read(log_dir):
+        match event:
+            case e.RequestArrived():
+                rows[event.rid] = _Row(event.model, event.arrived_us)
+            case e.RequestDispatched():
+                rows[event.rid].waited_us = event.waited_us
+            case e.SwapBegun() if event.cause_rid in rows:
+                rows[event.cause_rid].swap = event.swap
+            case e.SwapFinished():
+                for row in rows.values():
+                    if row.swap == event.swap:
+                        row.loaded_us = event.load_us
+            case e.RequestFinished():
+                row = rows[event.rid]
+                row.outcome = str(event.status)
+                row.tokens = max(event.completion_tokens, event.timing.predicted_n, 0)
+                if event.timing.predicted_us > 0:
+                    row.tokens_per_s = 1e6 * event.timing.predicted_n / event.timing.predicted_us
+            case e.RequestFailed():
+                rows[event.rid].outcome = f"{event.status} {event.code}"
+            case e.RequestCancelled():
+                rows[event.rid].outcome = "cancelled"
+    lines = [("request", "model", "waited", "loaded", "tokens", "tokens/s", "outcome")]
+    lines += [
+        (
+            str(rid),
+            row.model,
+            f"{row.waited_us / 1e6:.2f} s",
+            f"{row.loaded_us / 1e6:.2f} s" if row.loaded_us else "",
+            str(row.tokens),
+            f"{row.tokens_per_s:.1f}",
+            row.outcome,
+        )
+        for rid, row in rows.items()
+    ]
+    swaps = sum(1 for row in rows.values() if row.swap)
+    return f"{aligned(lines)}\n{swaps} loads; `loaded` is the time of the load that the request caused"
+
+
+def _example(url: str) -> str:
+    body = json.dumps({"model": next(iter(MODELS)), "messages": [{"role": "user", "content": "Hello!"}]})
+    return f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
+
+
+async def _end(router: asyncio.subprocess.Process) -> None:
+    if router.returncode is None:
+        router.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(router.wait(), STOP_S)
+        except TimeoutError:
+            router.kill()
+            await router.wait()

@@ -1,0 +1,66 @@
+"""Listening sockets: bind one, or say who has the port. Linux only (/proc)."""
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+from router.errors import RouterError
+
+BACKLOG = 4096
+_LISTEN = "0A"
+
+
+class PortTaken(RouterError):
+    """Somebody else listens there; the message says who, as far as this user may know."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound, listening socket; port 0 takes a free one. Raises PortTaken, or OSError for a bad address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise PortTaken(
+            f"{host}:{port} is taken by {holder(port)}; stop it, or choose another port with --port or API-port",
+            status=500,
+            code="port_taken",
+        ) from error
+    sock.setblocking(False)
+    return sock
+
+
+def holder(port: int) -> str:
+    """Who listens on a TCP port, in words: `ollama (pid 812)`."""
+    inodes = _listening_inodes(port)
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            links = [os.readlink(fd) for fd in (entry / "fd").iterdir()]
+        except OSError:
+            continue
+        if any(f"socket:[{inode}]" in links for inode in inodes):
+            name = (entry / "comm").read_text().strip()
+            return f"{name} (pid {entry.name})"
+    return "another process (of another user)"
+
+
+def _listening_inodes(port: int) -> list[str]:
+    inodes = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            rows = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for row in rows:
+            columns = row.split()
+            if columns[3] == _LISTEN and int(columns[1].rsplit(":", 1)[1], 16) == port:
+                inodes.append(columns[9])
+    return inodes

@@ -1,0 +1,241 @@
+"""The router's life: recover the log, end what an earlier run left, serve, drain, stop. Wires every part once.
+
+Order at the start: the log is locked and read, the state of the last run is folded from it, its orphans are ended, the
+new run is logged, and only then is a request taken.
+"""
+
+import asyncio
+import logging
+import resource
+import signal
+import socket
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import version
+
+import uvicorn
+
+from eventlog.events import (
+    ClockStepped,
+    Event,
+    Fact,
+    Gpu,
+    LoadWished,
+    Observation,
+    RequestLost,
+    RouterStarted,
+    RouterStopped,
+    RouterStopping,
+)
+from eventlog.writer import LogWriter
+from router.api.front import Front
+from router.api.services import Gate, Services, Started
+from router.client import ClientProtocol
+from router.clock import RunClock
+from router.config import Config
+from router.gpus import Gpus
+from router.loop import Loop
+from router.orphans import directory_id, end_orphans
+from router.relay import Relay
+from router.replicas import Replicas
+from router.sampler import Sampler
+from router.scheduler import POLICY_VERSION, State, carried_from, dump, fold, restore
+
+CLOCK_CHECK_S = 10.0
+KEEP_ALIVE_S = 75
+FLUSH_S = 30.0
+"""After the last answer: how long a client may take to read it before its connection is cut."""
+EXIT_BROKEN = 70
+"""A rule of the scheduler broke an invariant (sysexits: internal software error)."""
+OPEN_FILES = 65_536
+
+log = logging.getLogger("llama_router")
+
+
+class Router:
+    """Everything that runs. `run` serves until it has been told to stop and nothing is left."""
+
+    def __init__(self, config: Config, gpus: Gpus, salt: bytes, llama_build: str = "") -> None:
+        """Opens the log and ends orphans. Blocks; nothing is served yet.
+
+        Raises what `LogWriter.open` raises. Belongs to the main thread and its running event loop.
+        """
+        self._config = config
+        self._gpus = gpus
+        self._clock = RunClock()
+        self._state = State()
+        self._asyncio = asyncio.get_running_loop()
+        self._exit_code = 0
+        self._stop_signals = 0
+        self._done = asyncio.Event()
+        self._writer = LogWriter.open(
+            config.log_dir,
+            durability=config.log.sync,
+            segment_bytes=config.log.segment_bytes,
+            keep_bytes=config.log.keep_bytes,
+            keep_us=round(config.log.keep_days * 86_400e6),
+            checkpoint=lambda: dump(self._state),
+            on_failure=self._log_failed,
+        )
+        before = self._last_state()
+        carried = carried_from(before)
+        for ended in end_orphans(carried.orphans, directory_id(config.log_dir)):
+            log.warning("ended process %d, left behind by an earlier run (%s)", ended.pid, ended.replica or "unnamed")
+        self._state.last_rid, self._state.last_op = carried.next_rid - 1, carried.next_op - 1
+        self._loop = Loop(self._clock, self._writer, self._state, self._writer.last_run + 1, on_broken=self._broke)
+        self._replicas = Replicas(self._loop, self._clock, config, run=self._loop.run, memory=gpus)
+        self._first_facts: list[Fact] = [
+            RouterStarted(
+                config=config.scheduler,
+                effective=config.effective(salt),
+                gpus=gpus.topology or [Gpu(index=index) for index in range(config.scheduler.gpus)],
+                gpu_count_from=config.gpu_count_from,
+                version=version("llama-router"),
+                policy_version=POLICY_VERSION,
+                llama_server=" ".join(config.llama_server),
+                llama_build=llama_build,
+                carried=carried,
+            ),
+            *_lost(before),
+            *self._preloads(),
+        ]
+        started = Started(
+            at_us=self._clock.now_us(),
+            run=self._loop.run,
+            version=version("llama-router"),
+            llama_server=" ".join(config.llama_server),
+            llama_build=llama_build,
+        )
+        self._salt = salt
+        self._started = started
+
+    def _last_state(self) -> State:
+        """What the last run left, folded from the log alone."""
+        recovered = self._writer.recovered
+        state = restore(recovered.state) if recovered.state is not None else State()
+        for event in recovered.events:
+            fold(state, event)
+        return state
+
+    def _preloads(self) -> Iterable[Fact]:
+        for model in self._config.models.values():
+            if model.load_on_startup:
+                yield LoadWished(op=self._loop.next_op(), rid=self._loop.next_rid(), model=model.name, by="preload")
+
+    # --- serve ---
+
+    async def run(self, sock: socket.socket) -> int:
+        """Serve on a listening socket; returns the exit code once everything has ended."""
+        raise_descriptor_limit()
+        front = Front()
+        server = _Server(
+            uvicorn.Config(
+                front,
+                http=ClientProtocol,
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+            )
+        )
+        serving = asyncio.create_task(server.serve([sock]))
+        gate = Gate()
+        relay = Relay(self._loop, self._replicas, self._config, self._salt, gate=gate)
+        services = Services(self._loop, self._config, relay, self._replicas, self._gpus, self._started, gate)
+        self._loop.subscribe(self._watch)
+        self._loop.post(*self._first_facts)
+        front.serve(services, relay)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._asyncio.add_signal_handler(number, self._stop_signal, number)
+        self._asyncio.add_signal_handler(signal.SIGHUP, log.warning, "SIGHUP: a reload needs a restart; ignored")
+        background = [
+            asyncio.create_task(self._watch_clock()),
+            asyncio.create_task(Sampler(self._loop, self._replicas.endpoint).run()),
+        ]
+        await self._done.wait()
+        for task in background:
+            task.cancel()
+        await self._replicas.stop_all()
+        server.should_exit = True
+        await asyncio.wait([serving], timeout=FLUSH_S)
+        await self._gpus.stop()
+        self._say_goodbye()
+        return self._exit_code
+
+    # --- while it runs ---
+
+    def note(self, observation: Observation) -> None:
+        self._loop.note(observation)
+
+    def replica_of(self, pid: int) -> str:
+        return self._replicas.replica_of(pid)
+
+    async def _watch_clock(self) -> None:
+        while True:
+            await asyncio.sleep(CLOCK_CHECK_S)
+            stepped_us = self._clock.step_us()
+            if stepped_us:
+                log.warning("the wall clock was set by %.1f s; no timer moves", stepped_us / 1e6)
+                self._loop.note(ClockStepped(by_us=stepped_us))
+
+    def _log_failed(self) -> None:
+        """Called by the log's own thread."""
+        self._asyncio.call_soon_threadsafe(self._loop.log_failed)
+
+    # --- stop ---
+
+    def _stop_signal(self, number: int) -> None:
+        """The first one drains, the second one does not wait."""
+        self._stop_signals += 1
+        now_us = self._clock.now_us()
+        patience_s = self._config.timings.shutdown_s if self._stop_signals == 1 else 0.0
+        log.warning("%s: stopping within %g s; once more to stop at once", signal.Signals(number).name, patience_s)
+        self._loop.post(
+            RouterStopping(reason=signal.Signals(number).name, deadline_us=now_us + round(patience_s * 1e6))
+        )
+
+    def _watch(self, event: Event) -> None:
+        state = self._state
+        if state.stopping_at_us and not state.requests and not state.replicas:
+            self._done.set()
+
+    def _broke(self) -> None:
+        self._exit_code = EXIT_BROKEN
+        self._done.set()
+
+    def _say_goodbye(self) -> None:
+        self._loop.flush_observations()
+        if not self._exit_code:
+            self._loop.post(RouterStopped(reason="stopped"))
+            self._loop.turn()
+        self._writer.close()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signals: a signal is a fact here, and the scheduler says when all is done."""
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        return nullcontext()
+
+
+def _lost(before: State) -> Iterable[Fact]:
+    """Requests that the last run left open: their account is closed here."""
+    for request in before.requests.values():
+        if not request.op:
+            yield RequestLost(
+                rid=request.rid,
+                model=request.model,
+                stage="dispatched" if request.replica else "queued",
+                lost_run=before.run,
+            )
+
+
+def raise_descriptor_limit() -> None:
+    """A waiting client costs a descriptor; the soft limit of a shell is often 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

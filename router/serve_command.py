@@ -1,0 +1,116 @@
+"""`llama-router serve` and `check`: from a command line to a running router, or to the reasons why there is none."""
+
+import argparse
+import logging
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+from router.check import NVML_TIMEOUT_S, add_config_arguments, check_command, overrides
+
+EXAMPLES = """\
+examples:
+  llama-router serve
+  llama-router serve --presets ~/models/presets.ini --port 8080
+  llama-router serve --set QUEUE_HEAD_GRACE=30 --set MAX_MODELS_PER_GPU=2
+
+exit codes: 0 stopped in order, 1 it could not start, 2 the command line is wrong, 70 a bug (the log shows its cause)
+"""
+SALT_BYTES = 32
+
+log = logging.getLogger("llama_router")
+
+
+def add_serve_command(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "serve",
+        help="run the router",
+        description="Serve until SIGTERM or Ctrl-C; the first one lets running requests end, the second does not wait.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_config_arguments(parser)
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", help="port to listen on (default 11434; 0 takes a free one and says which)")
+    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    parser.set_defaults(run=_serve)
+
+
+def add_check_command(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "check",
+        help="find every mistake in the configuration",
+        description="Read the configuration as `serve` would; say what it means, or everything that is wrong with it.",
+        epilog="examples:\n  llama-router check --show-argv\n  llama-router check --json | jq .problems\n\n"
+        "exit codes: 0 it can be served, 1 it cannot, 2 the command line is wrong",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_config_arguments(parser)
+    parser.add_argument("--show-argv", action="store_true", help="what each llama-server is started with")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.set_defaults(run=check_command)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=args.log_level.upper())
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    try:
+        chosen = {**overrides(args), "HOST": args.host, "PORT": args.port}
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    import uvloop
+
+    return uvloop.run(_run(chosen))
+
+
+async def _run(chosen: dict[str, Any]) -> int:
+    from eventlog.errors import LogError
+    from router.config import ConfigErrors, load
+    from router.gpus import Gpus
+    from router.ports import PortTaken, listen
+    from router.serve import Router
+
+    router: Router | None = None
+    gpus = Gpus(
+        lambda observation: router.note(observation) if router else None,
+        lambda pid: router.replica_of(pid) if router else "",
+    )
+    topology = await gpus.start(NVML_TIMEOUT_S)
+    try:
+        config = load(chosen, nvml_gpus=len(topology) or None, gpu_uuids=[gpu.uuid for gpu in topology])
+        for warning in config.warnings:
+            log.warning("%s", warning)
+        salt = salt_of(config.log_dir)
+        sock = listen(config.host, config.port)
+        router = Router(config.with_fingerprints(salt), gpus, salt)
+    except ConfigErrors as errors:
+        for warning in errors.warnings:
+            log.warning("%s", warning)
+        print(errors, file=sys.stderr)
+        return 1
+    except (LogError, PortTaken, OSError) as error:
+        print(f"llama-router: {error}", file=sys.stderr)
+        return 1
+    host, port = sock.getsockname()[:2]
+    log.info("serving %d models at http://%s:%d/v1", len(config.models), f"[{host}]" if ":" in host else host, port)
+    return await router.run(sock)
+
+
+def salt_of(log_dir: Path) -> bytes:
+    """The secret that keys every fingerprint in this log; made with the log, readable by its owner alone."""
+    path = log_dir / "salt"
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        log_dir.mkdir(parents=True, exist_ok=True)
+    made = path.with_name(f"salt.{os.getpid()}")
+    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secrets.token_bytes(SALT_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(made, path)
+    return path.read_bytes()
