@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from eventlog.events import FirstByte, Observation, PromptProgress, RequestFinished, SlotTiming, TokensStreamed
+from router.upstream import is_sse
 
 HEAD_BYTES = 2048
 TAIL_BYTES = 8192
@@ -195,11 +196,6 @@ class Answer:
                 processed=_count(progress, "processed"),
             )
         )
-
-
-def is_sse(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Whether these headers announce server-sent events."""
-    return any(name == b"content-type" and value.lower().startswith(b"text/event-stream") for name, value in headers)
 
 
 # --- looking into the ends of an answer -----------------------------------------------------------------------------

@@ -16,8 +16,7 @@ What passes by the scheduler is in `router.passage`. Nothing here knows why some
 import asyncio
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
@@ -37,11 +36,13 @@ from eventlog.events import (
 from router import errors, peek, routes
 from router.answer import Answer
 from router.body import Body, BodyStore, ClientGone, Receive
+from router.callers import Caller, caller_of, resolve
 from router.client import Client, client_of
 from router.config import Config, ModelConfig
 from router.conversations import Streams, Turns
 from router.flight import By, Flight, Progress
 from router.headers import Fields, to_upstream, value_of
+from router.passage import Passage
 from router.releases import Releases
 from router.reply import Reply, Send
 from router.routes import Route
@@ -79,26 +80,13 @@ class Replicas(Protocol):
     """The part of `router.replicas.Replicas` that is used here."""
 
     def endpoint(self, replica: str) -> Endpoint: ...
+    def suspect(self, replica: str) -> None: ...
 
 
 class Gate(Protocol):
     """Whether requests are taken, as the administrator wants it."""
 
     is_open: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks, by its API key; `models` empty: all of them."""
-
-    key: str = ""
-    priority: int = 0
-    models: tuple[str, ...] = ()
-
-
-ANYBODY = Caller()
-Identify = Callable[[Fields], Caller]
-"""Raises RouterError for a key that is unknown or missing."""
 
 
 class Relay:
@@ -112,7 +100,6 @@ class Relay:
         salt: bytes,
         *,
         gate: Gate,
-        identify: Identify = lambda headers: ANYBODY,
     ) -> None:
         """`salt` keys the fingerprints, at most 64 bytes."""
         self.config = config
@@ -122,11 +109,11 @@ class Relay:
         self._replicas = replicas
         self._salt = salt
         self._gate = gate
-        self._identify = identify
         self._flights: dict[int, Flight] = {}
         self._waiting = 0
         self._turns = Turns()
         self._releases = Releases(replicas, loop.post, loop.clock.now_us, self._weight_on)
+        self._passage = Passage(self, replicas, lambda: loop.state, loop.post, loop.clock.now_us)
         self._bodies = BodyStore(
             config.run_dir,
             memory_limit=config.limits.body_memory_bytes,
@@ -149,6 +136,11 @@ class Relay:
         """Every request that a replica works on."""
         return (flight.progress() for flight in self._flights.values() if flight.replica and not flight.over)
 
+    def is_open(self, rid: int) -> bool:
+        """Whether the request has no outcome yet."""
+        flight = self._flights.get(rid)
+        return flight is not None and not flight.over
+
     def find_completion(self, completion_id: str) -> str | None:
         """The replica that makes the stream with this `id`."""
         for flight in self._flights.values():
@@ -162,7 +154,28 @@ class Relay:
         client = client_of(scope)
         if client is None:
             raise RuntimeError("the relay is served by uvicorn with http=router.client.ClientProtocol")
-        await self._scheduled(scope, receive, send, client, route)
+        if route.kind in ("generation", "metadata"):
+            await self._scheduled(scope, receive, send, client, route)
+        else:
+            await self._unscheduled(scope, receive, send, client, route)
+
+    async def _unscheduled(self, scope: Scope, receive: Receive, send: Send, client: Client, route: Route) -> None:
+        headers: Fields = scope["headers"]
+        reply = Reply(client, send, scope["http_version"], route.dialect, [])
+        try:
+            caller = caller_of(self.config, headers)
+            body = await self._read(headers, receive)
+            try:
+                await self._passage.carry(scope, route, caller, body, reply, client)
+            finally:
+                body.close()
+        except ClientGone:
+            pass
+        except errors.RouterError as error:
+            await reply.fail(error)
+        except Exception:
+            log.exception("%s %s failed for a reason of the router's own", scope["method"], scope["path"])
+            await reply.fail(errors.error("internal_error", "the router made a mistake with this request", status=500))
 
     # --- from the request to its place in the queue ---
 
@@ -175,13 +188,13 @@ class Relay:
         body: Body | None = None
         try:
             self._check_open()
-            caller = self._identify(headers)
+            caller = caller_of(self.config, headers)
             body = await self._read(headers, receive)
             peeked = await self._look(body, headers, route)
-            model = self._resolve(peeked.model or routes.model_of(scope["query_string"]), caller)
+            named = resolve(self.config, caller, peeked.model or routes.model_of(scope["query_string"]))
             if client.gone:
                 raise ClientGone
-            flight = self._take_off(rid, arrived_us, route, reply, body, scope, model, peeked, caller)
+            flight = self._take_off(rid, arrived_us, route, reply, body, scope, named, peeked, caller)
             client.on_gone(partial(self._gone, flight))
             await self._fly(flight)
         except ClientGone:
@@ -222,28 +235,6 @@ class Relay:
         if body.size >= PEEK_IN_THREAD:
             return await asyncio.to_thread(_look, body, content_type, route, self._salt)
         return _look(body, content_type, route, self._salt)
-
-    def _resolve(self, asked: str | None, caller: Caller) -> tuple[str, ModelConfig]:
-        config = self.config
-        if asked is None:
-            only = next(iter(config.models)) if len(config.models) == 1 else ""
-            asked = config.default_model or only
-            if not asked:
-                raise errors.model_required(self._listed(caller))
-        model = config.resolve(asked)
-        if model is None:
-            raise errors.model_not_found(asked, self._listed(caller))
-        if caller.models and model.name not in caller.models:
-            raise errors.error("forbidden", f"key {caller.key!r} may not use model {asked!r}", param="model")
-        return asked, model
-
-    def _listed(self, caller: Caller) -> Iterable[str]:
-        models = self.config.models
-        return [
-            name
-            for name, real in self.config.names.items()
-            if not models[real].unlisted and (not caller.models or real in caller.models)
-        ]
 
     def _take_off(
         self,
@@ -456,6 +447,7 @@ class Relay:
         begun = flight.reply.begun
         sent = flight.answer.bytes_in if begun and flight.answer is not None else 0
         self._loop.post(UpstreamLost(rid=flight.rid, replica=replica, begun=begun, detail=detail, bytes_out=sent))
+        self._replicas.suspect(replica)
 
     def _gone(self, flight: Flight) -> None:
         """The client's FIN or RST came."""

@@ -1,7 +1,8 @@
 """The routes of llama-server that the relay carries, and what the router must know about each.
 
 A generation takes slots and waits for its turn; metadata only needs the model loaded. Everything else here passes by
-the scheduler: `ready` routes go straight to a replica that is up, `stream` routes to the one that has the conversation.
+the scheduler: `ready` routes go straight to a replica that is up, `stream` routes to the one that has the conversation,
+`instance` and `upstream` ones to whom their path names.
 
 llama-server knows some paths only with /v1, some only without, and for some the two differ in meaning
 (`/completions` speaks its native dialect, `/v1/completions` OpenAI's): a path that it knows is forwarded as it came.
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import parse_qs
 
-Kind = Literal["generation", "metadata", "ready", "stream", "lookup", "control"]
+Kind = Literal["generation", "metadata", "ready", "stream", "lookup", "control", "instance", "upstream"]
 Dialect = Literal["openai", "anthropic", "responses"]
 Prompt = Literal["messages", "prompt", "input", "other"]
 
@@ -68,6 +69,8 @@ _GET = (
     Route("/tools", "ready", v1="never"),
 )
 _STREAM = Route("/stream", "stream", v1="only")
+_INSTANCE = Route("/instance", "instance")
+_UPSTREAM = Route("/upstream", "upstream")
 _PROPS = Route("/props", "ready", v1="never")
 
 POST: dict[str, Route] = {prefix + route.name: route for route in _POST for prefix in ("", "/v1")}
@@ -93,7 +96,9 @@ def find(method: str, path: str, query: bytes) -> Route | None:
             return route if model_of(query) is not None else None
     if method in ("GET", "DELETE") and (path == "/v1/stream" or path.startswith("/v1/stream/")):
         return _STREAM
-    return None
+    if path.startswith("/instance/"):
+        return _INSTANCE
+    return _UPSTREAM if path.startswith("/upstream/") else None
 
 
 def model_of(query: bytes) -> str | None:

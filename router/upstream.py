@@ -68,6 +68,11 @@ class Response:
         return next((value for key, value in self.headers if key == name), None)
 
 
+def is_sse(headers: Headers) -> bool:
+    """Whether these headers, named in lower case, announce server-sent events."""
+    return any(name == b"content-type" and value.lower().startswith(b"text/event-stream") for name, value in headers)
+
+
 class Tap(Protocol):
     """Sees an answer as it arrives, also while its consumer is behind. Must be quick, and must not raise."""
 
@@ -213,6 +218,11 @@ class Connection(asyncio.Protocol):
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.resume_reading()
         return data
+
+    @property
+    def is_sse(self) -> bool:
+        """Whether the answer is a stream of server-sent events."""
+        return is_sse(self.headers)
 
     def nudge(self) -> None:
         """Let a `read` that waits return None, so that its caller can do something else for a moment."""

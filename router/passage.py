@@ -1,0 +1,261 @@
+"""What passes by the scheduler: questions to a replica that is up, and streams that somebody comes back to.
+
+    ready      GET /props, /slots, /metrics ... ?model=   a replica of that model, if it is loaded; never loads it
+    instance   /instance/{replica}/...                    that replica, whatever is asked: its web UI, its slots
+    upstream   /upstream/{model}/...                      likewise, by model
+    stream     GET, DELETE /v1/stream                     the replica that has the conversation
+    lookup     POST /v1/streams/lookup                    every replica that has one of them
+    control    POST /v1/chat/completions/control          the replica that makes this completion
+
+No slot is counted and nothing is logged, since no decision depends on it. A client that leaves closes the connection.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from eventlog.events import ClientReattached, Fact
+from router import errors, routes
+from router.body import Body
+from router.callers import Caller, resolve
+from router.client import Client
+from router.config import Config
+from router.conversations import Streams
+from router.flight import By
+from router.headers import Fields, to_upstream
+from router.reply import Reply
+from router.routes import Route
+from router.scheduler.state import Replica, State
+from router.upstream import Connection, Endpoint, UpstreamError, fetch, request_head
+
+Scope = Any
+LOOKUP_TIMEOUT_S = 5.0
+
+
+class Replicas(Protocol):
+    """The part of `router.replicas.Replicas` that is used here."""
+
+    def endpoint(self, replica: str) -> Endpoint: ...
+
+
+class Flights(Protocol):
+    """The part of `router.relay.Relay` that is used here."""
+
+    config: Config
+    streams: Streams
+
+    def cancel(self, rid: int, by: By) -> None: ...
+    def is_open(self, rid: int) -> bool: ...
+    def find_completion(self, completion_id: str) -> str | None: ...
+
+
+class _Control(msgspec.Struct):
+    id: str = ""
+    model: str | None = None
+
+
+class _Lookup(msgspec.Struct):
+    conversation_ids: list[str] = []
+
+
+class Passage:
+    """Carries what needs no place in the queue."""
+
+    def __init__(
+        self,
+        flights: Flights,
+        replicas: Replicas,
+        state: Callable[[], State],
+        post: Callable[[Fact], None],
+        now_us: Callable[[], int],
+    ) -> None:
+        self._flights = flights
+        self._replicas = replicas
+        self._state = state
+        self._post = post
+        self._now_us = now_us
+
+    async def carry(self, scope: Scope, route: Route, caller: Caller, body: Body, reply: Reply, client: Client) -> None:
+        """Answer one request. Raises RouterError before anything was answered."""
+        path: str = scope["path"]
+        query: bytes = scope["query_string"]
+        quoted = quote(route.target(path))
+        plain = True
+        if route.kind == "ready":
+            replica = self._ready(resolve(self._flights.config, caller, routes.model_of(query))[1].name)
+        elif route.kind == "stream":
+            conversation_id = routes.field_of(query, "conv_id") or path.removeprefix("/v1/stream").removeprefix("/")
+            found = await self._stream(scope["method"], query, conversation_id, reply)
+            if found is None:
+                return
+            replica, quoted = found, quote(path)
+        elif route.kind == "lookup":
+            await self._lookup(_decode(_Lookup, body), reply)
+            return
+        elif route.kind == "control":
+            replica = self._maker_of(_decode(_Control, body), caller)
+        else:
+            plain = False
+            raw: bytes = scope.get("raw_path") or quote(path).encode()
+            name, slash, rest = self._split(route, raw.decode("ascii"), caller)
+            if not slash:
+                await self._redirect(raw + b"/", query, reply)
+                return
+            replica, quoted = name, "/" + rest
+        await self._pass(scope, replica, quoted.encode() + (b"?" + query if query else b""), body, reply, client, plain)
+
+    # --- which replica ---
+
+    def _ready(self, model: str) -> str:
+        """The least busy replica that is up."""
+        state = self._state()
+        known = state.models.get(model)
+        up = [state.replicas[replica] for replica in (known.replicas if known is not None else ())]
+        up = [replica for replica in up if replica.phase == "ready"]
+        if not up:
+            raise errors.error("model_not_loaded", f"model {model!r} is not loaded, and this route does not load it")
+        return min(up, key=_busyness).id
+
+    def _split(self, route: Route, raw: str, caller: Caller) -> tuple[str, str, str]:
+        """`/instance/{replica}/rest` and `/upstream/{model}/rest` as replica, slash, rest. Names may hold slashes."""
+        parts = raw.split("/")[2:]
+        if route.kind == "instance":
+            replica = self._named(unquote(parts[0]))
+            resolve(self._flights.config, caller, replica.model)
+            return replica.id, "/" if len(parts) > 1 else "", "/".join(parts[1:])
+        config = self._flights.config
+        for length in range(len(parts), 0, -1):
+            name = unquote("/".join(parts[:length]))
+            if config.resolve(name) is not None:
+                model = resolve(config, caller, name)[1]
+                return self._ready(model.name), "/" if length < len(parts) else "", "/".join(parts[length:])
+        raise errors.model_not_found(unquote("/".join(parts)), config.listed_names())
+
+    def _named(self, name: str) -> Replica:
+        """By id, by `model#index`, by number among those that run, or by model if it is loaded."""
+        state = self._state()
+        running = sorted(state.replicas.values(), key=lambda replica: (replica.model, replica.index))
+        for replica in running:
+            if name in (replica.id, f"{replica.model}#{replica.index}"):
+                return replica
+        if name.isdecimal() and int(name) < len(running):
+            return running[int(name)]
+        model = self._flights.config.resolve(name)
+        if model is not None:
+            return state.replicas[self._ready(model.name)]
+        ids = ", ".join(repr(replica.id) for replica in running) or "none"
+        raise errors.error("replica_not_found", f"no replica {name!r} is running; running: {ids}")
+
+    async def _stream(self, method: str, query: bytes, conversation_id: str, reply: Reply) -> str | None:
+        """The replica that has this conversation; None when the answer has been given here."""
+        stream = self._flights.streams.find(conversation_id, self._now_us())
+        if stream is None:
+            raise _unknown_conversation(conversation_id)
+        is_open = self._flights.is_open(stream.rid)
+        if method == "DELETE" and is_open:
+            self._flights.cancel(stream.rid, "delete")
+        if not stream.replica:
+            if method == "DELETE":
+                await reply.begin(204, [], sse=False)
+                await reply.end(204)
+                return None
+            raise errors.error(
+                "model_loading", f"conversation {conversation_id!r} waits for its model", retry_after_s=1
+            )
+        if method == "GET" and is_open:
+            position = routes.field_of(query, "from") or "0"
+            from_bytes = int(position) if position.isdecimal() else 0
+            self._post(ClientReattached(rid=stream.rid, from_bytes=from_bytes))
+        return stream.replica
+
+    def _maker_of(self, control: _Control, caller: Caller) -> str:
+        replica = self._flights.find_completion(control.id)
+        if replica is not None:
+            return replica
+        model = resolve(self._flights.config, caller, control.model)[1].name
+        ready = self._ready(model)
+        if len(self._state().models[model].replicas) > 1:
+            raise errors.error("request_not_found", f"no stream with id {control.id!r} is being made", param="id")
+        return ready
+
+    async def _lookup(self, asked: _Lookup, reply: Reply) -> None:
+        """What every replica knows of the conversations that went to it, as one list."""
+        by_replica: dict[str, list[str]] = {}
+        for conversation_id in asked.conversation_ids:
+            stream = self._flights.streams.find(conversation_id, self._now_us())
+            if stream is not None and stream.replica:
+                by_replica.setdefault(stream.replica, []).append(conversation_id)
+        answers = await asyncio.gather(*(self._ask(replica, ids) for replica, ids in by_replica.items()))
+        body = msgspec.json.encode([session for answer in answers for session in answer])
+        fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await reply.begin(200, fields, sse=False)
+        await reply.write(body)
+        await reply.end(200)
+
+    async def _ask(self, replica: str, conversation_ids: list[str]) -> list[msgspec.Raw]:
+        body = msgspec.json.encode(_Lookup(conversation_ids))
+        headers = [(b"content-type", b"application/json")]
+        try:
+            endpoint = self._replicas.endpoint(replica)
+            answer = await fetch(
+                endpoint, "POST", "/v1/streams/lookup", headers=headers, body=body, timeout_s=LOOKUP_TIMEOUT_S
+            )
+            return msgspec.json.decode(answer.body, type=list[msgspec.Raw]) if answer.status == 200 else []
+        except (KeyError, UpstreamError, TimeoutError, msgspec.DecodeError):
+            return []
+
+    # --- to it and back ---
+
+    async def _pass(
+        self, scope: Scope, replica: str, target: bytes, body: Body, reply: Reply, client: Client, plain: bool
+    ) -> None:
+        try:
+            endpoint = self._replicas.endpoint(replica)
+        except KeyError:
+            raise errors.error("replica_not_found", f"replica {replica!r} is gone") from None
+        method: str = scope["method"]
+        headers: Fields = scope["headers"]
+        connection: Connection | None = None
+        try:
+            timeout_s = self._flights.config.timings.connect_s
+            connection = await Connection.open(endpoint, bodyless=method == "HEAD", timeout_s=timeout_s)
+            client.on_gone(connection.close)
+            length = body.size if body.size or method not in ("GET", "HEAD", "DELETE", "OPTIONS") else None
+            fields = to_upstream(headers, key=endpoint.key, length=length, decoded=True, plain=plain)
+            await connection.send(request_head(method.encode(), target, fields), body.to_send())
+            await connection.start()
+            await reply.begin(connection.status, connection.headers, sse=connection.is_sse)
+            while data := await connection.read():
+                await reply.write(data)
+            await reply.end(connection.status)
+        except UpstreamError as error:
+            await reply.fail(errors.error("upstream_error", f"replica {replica!r}: {error}"))
+        finally:
+            client.on_gone(None)
+            if connection is not None:
+                connection.close()
+
+    async def _redirect(self, to: bytes, query: bytes, reply: Reply) -> None:
+        """Pages of a child refer to their parts relative to a directory."""
+        location = to + (b"?" + query if query else b"")
+        await reply.begin(307, [(b"location", location), (b"content-length", b"0")], sse=False)
+        await reply.end(307)
+
+
+def _busyness(replica: Replica) -> tuple[int, int]:
+    return replica.load, replica.index
+
+
+def _unknown_conversation(conversation_id: str) -> errors.RouterError:
+    return errors.error("conversation_not_found", f"no stream is known for conversation {conversation_id!r}")
+
+
+def _decode(kind: type[Any], body: Body) -> Any:
+    try:
+        with body.view() as view:
+            return msgspec.json.decode(view, type=kind)
+    except msgspec.DecodeError as error:
+        raise errors.error("invalid_body", f"the body is not what this route takes: {error}") from error
