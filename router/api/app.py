@@ -1,0 +1,116 @@
+"""The FastAPI application: the router's own routes, one error shape for all of them, and their documentation.
+
+What llama-server answers is not here; `front` sends that to the relay. FastAPI's own documentation page fetches its
+script from elsewhere, so `/docs` is a page of ours, made of the same `/openapi.json`.
+"""
+
+import difflib
+import logging
+from html import escape
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, Response
+
+from router import errors, routes
+from router.api import control, events, logs, metrics, models, props, status, version
+from router.api.lifecycle import Lifecycle
+from router.api.services import Services
+
+log = logging.getLogger("llama_router.api")
+
+
+def create_app(services: Services) -> FastAPI:
+    """The application on top of these services."""
+    app = FastAPI(
+        title="llama-router",
+        version=services.started.version,
+        summary="One OpenAI-compatible endpoint in front of a pile of small GPUs",
+        description="The router's own routes. What llama-server answers (chat, completions, embeddings, ...) is passed "
+        "through and documented there.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.services = services
+    lifecycle = Lifecycle(services)
+    app.include_router(models.routes(services))
+    app.include_router(status.routes(services, lifecycle))
+    app.include_router(control.routes(services, lifecycle))
+    app.include_router(metrics.routes(services))
+    app.include_router(events.routes(services))
+    app.include_router(logs.routes(services))
+    app.include_router(props.routes(services))
+    app.include_router(version.routes(services))
+    _answer_errors(app)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(_page(app.openapi()))
+
+    return app
+
+
+def _answer_errors(app: FastAPI) -> None:
+    def answer(request: Request, problem: errors.RouterError, extra: dict[str, str] | None = None) -> Response:
+        headers = {name.decode(): value.decode() for name, value in errors.headers(problem)} | (extra or {})
+        body = errors.body(problem, errors.dialect_of(request.url.path))
+        return Response(body, problem.status, headers)
+
+    @app.exception_handler(errors.RouterError)
+    async def ours(request: Request, problem: errors.RouterError) -> Response:
+        return answer(request, problem)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, problem: RequestValidationError) -> Response:
+        first = problem.errors()[0]
+        where = [str(part) for part in first["loc"]]
+        given = "" if first.get("input") is None else f", not {first['input']!r}"
+        message = f"{where[0]} parameter {'.'.join(where[1:])!r}: {first['msg']}{given}"
+        return answer(request, errors.error("invalid_parameter", message, status=400, param=where[-1]))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, problem: HTTPException) -> Response:
+        path = request.url.path
+        if problem.status_code == 404:
+            return answer(request, errors.error("not_found", _unknown_path(app, path)))
+        if problem.status_code == 405:
+            allowed = (problem.headers or {}).get("allow", "")
+            message = f"{path} does not know {request.method}; it knows {allowed}"
+            return answer(request, errors.error("method_not_allowed", message), {"allow": allowed})
+        code = "invalid_body" if problem.status_code < 500 else "internal_error"
+        return answer(request, errors.error(code, str(problem.detail), status=problem.status_code))
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, problem: Exception) -> Response:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=problem)
+        message = f"the router failed on this ({type(problem).__name__}); its log says more"
+        return answer(request, errors.error("internal_error", message, status=500))
+
+
+def _unknown_path(app: FastAPI, path: str) -> str:
+    known = {route.path for route in app.routes if hasattr(route, "path")} | routes.POST.keys() | routes.GET.keys()
+    near = difflib.get_close_matches(path, sorted(known), n=1, cutoff=0.7)
+    return f"there is no {path}" + (f"; did you mean {near[0]}?" if near else "; /docs lists what there is")
+
+
+def _page(schema: dict[str, Any]) -> str:
+    rows = []
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            fields = [field["name"] for field in operation.get("parameters", ()) if field["in"] == "query"]
+            query = f"?{'&'.join(fields)}" if fields else ""
+            says = " ".join(filter(None, (operation.get("summary"), operation.get("description"))))
+            rows.append(
+                f"<tr><td>{method.upper()}</td><td><code>{escape(path)}</code><small>{escape(query)}</small></td>"
+                f"<td>{escape(says)}</td></tr>"
+            )
+    return (
+        "<!doctype html><meta charset=utf-8><title>llama-router API</title>"
+        "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
+        "td{padding:.3rem .8rem;border-bottom:1px solid #8884;vertical-align:top}small{opacity:.6}</style>"
+        f"<h1>llama-router {escape(schema['info']['version'])}</h1><p>{escape(schema['info']['description'])}</p>"
+        f'<p>For machines: <a href="/openapi.json">/openapi.json</a></p><table>{"".join(rows)}</table>'
+    )

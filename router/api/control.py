@@ -1,0 +1,154 @@
+"""Administration: what the router does and holds, GPUs in and out of service, start and stop, cancelling a request."""
+
+from typing import Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from eventlog.events import AdminCancel, AdminGpu
+from router import errors
+from router.api import listing, operations
+from router.api.lifecycle import Lifecycle
+from router.api.reply import Json
+from router.api.services import Services
+from router.api.status import gpu_rows, request_rows
+from router.scheduler.state import gpus_of
+
+
+def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
+    api = APIRouter(tags=["router"])
+    wait_query = Query(False, description="answer when it is done")
+
+    @api.get("/router", summary="The router at a glance")
+    async def show_router() -> Response:
+        return Json(_overview(services, lifecycle))
+
+    @api.get("/router/models", summary="Every model with its replicas, as the scheduler sees it")
+    async def show_models() -> Response:
+        return Json({"models": [_model_row(services, name) for name in services.config.models]})
+
+    @api.get("/router/gpu", summary="Every GPU: last sample, residents, what it does")
+    async def show_gpus() -> Response:
+        return Json({"gpus": gpu_rows(services, lifecycle.status), "problem": services.gpus.problem})
+
+    @api.post("/router/gpus/{gpu}/{action}", summary="Take a GPU out of service (drain, then unload), or back in")
+    async def move_gpu(gpu: int, action: Literal["out", "in"], wait: bool = wait_query) -> Response:
+        op = services.loop.next_op()
+        done = await operations.outcome(services.ask(op, AdminGpu(op=op, gpu=gpu, action=action, by="api")), wait=wait)
+        return Json({"gpu": gpu, "action": action, "outcome": done.outcome if done else "pending"})
+
+    @api.post("/router/start", summary="Take requests again")
+    @api.get("/router/start", include_in_schema=False)
+    async def start(request: Request) -> Response:
+        _refuse_foreign_pages(request)
+        await lifecycle.start(by="api")
+        return Json({"status": lifecycle.status})
+
+    @api.post("/router/stop", summary="Refuse new requests, let the others end, unload everything")
+    @api.get("/router/stop", include_in_schema=False)
+    async def stop(request: Request, wait: bool = wait_query) -> Response:
+        _refuse_foreign_pages(request)
+        await lifecycle.stop(by="api", wait=wait)
+        return Json({"status": lifecycle.status})
+
+    @api.post("/router/restart", summary="Stop, then start")
+    @api.get("/router/restart", include_in_schema=False)
+    async def restart(request: Request, wait: bool = wait_query) -> Response:
+        _refuse_foreign_pages(request)
+        await lifecycle.restart(by="api", wait=wait)
+        return Json({"status": lifecycle.status})
+
+    @api.post("/router/drain", summary="Unload every model once it is idle; arrivals load them again")
+    async def drain(wait: bool = wait_query) -> Response:
+        done = await operations.drain(services, wait=wait, by="api")
+        return Json({"outcome": done.outcome if done else "pending"})
+
+    @api.get("/router/inflight", summary="Every open request, queued or running")
+    @api.get("/api/inflight", include_in_schema=False)
+    async def in_flight() -> Response:
+        return Json({"inflight": request_rows(services)})
+
+    @api.post("/router/inflight/{rid}/cancel", summary="End a request in its client's place")
+    @api.post("/api/inflight/{rid}/cancel", include_in_schema=False)
+    async def cancel(rid: int) -> Response:
+        request = services.loop.state.requests.get(rid)
+        if request is None or request.op:
+            raise errors.error("request_not_found", f"there is no open request {rid}", param="rid")
+        op = services.loop.next_op()
+        answer = services.ask(op, AdminCancel(op=op, rid=rid, by="api"))
+        services.relay.cancel(rid, by="admin")
+        await operations.outcome(answer, wait=True)
+        return Json({"cancelled": rid})
+
+    return api
+
+
+def _overview(services: Services, lifecycle: Lifecycle) -> dict[str, Any]:
+    state = services.loop.state
+    settings = state.settings
+    return {
+        "status": lifecycle.status,
+        "gpu_status": {str(row["index"]): row["status"] for row in gpu_rows(services, lifecycle.status)},
+        "ports": {"router": services.config.port},
+        "instances": [_replica_row(services, replica) for replica in state.replicas],
+        "num_gpus": settings.gpus,
+        "num_gpus_from": services.config.gpu_count_from,
+        "max_models_per_gpu": settings.max_models_per_gpu,
+        "eviction_policy": settings.eviction,
+        "model_gpus": {name: list(model.gpus) for name, model in services.config.models.items()},
+        "queue_head_grace_us": settings.head_grace_us,
+        "queue_force_load_us": settings.force_load_us,
+        "queued": sum(lane.length for lane in state.lanes.values()),
+        "in_flight": sum(len(replica.in_flight) for replica in state.replicas.values()),
+        "version": services.started.version,
+        "run": services.started.run,
+        "started_us": services.started.at_us,
+        "seq": services.view.seq,
+        "warnings": list(services.config.warnings),
+    }
+
+
+def _model_row(services: Services, name: str) -> dict[str, Any]:
+    state = services.loop.state
+    model = services.config.models[name]
+    live = state.models.get(name)
+    lane = state.lanes.get(name)
+    return {
+        "name": name,
+        "aliases": list(model.aliases),
+        "gpus": list(model.gpus),
+        "num_instance": model.replicas,
+        "phase": live.phase if live is not None else "absent",
+        "in_flight": live.in_flight if live is not None else 0,
+        "queued": lane.length if lane is not None else 0,
+        "loaded_us": (live.loaded_us if live is not None else 0) or None,
+        "used_us": (live.used_us if live is not None else 0) or None,
+        "instances": [_replica_row(services, replica) for replica in (live.replicas if live is not None else ())],
+        "status": listing.status(services, model, services.view.model(name)),
+    }
+
+
+def _replica_row(services: Services, replica_id: str) -> dict[str, Any]:
+    replica = services.loop.state.replicas[replica_id]
+    seen = services.view.replicas.get(replica_id)
+    return {
+        "id": replica.id,
+        "model": replica.model,
+        "index": replica.index,
+        "gpus": list(gpus_of(replica.mask)),
+        "phase": replica.phase,
+        "pid": replica.pid,
+        "slots": replica.slots,
+        "in_flight": len(replica.in_flight),
+        "load": replica.load,
+        "suspect": replica.suspect,
+        "vram_mib": {str(part.gpu): part.mib for part in seen.vram} if seen is not None else {},
+    }
+
+
+def _refuse_foreign_pages(request: Request) -> None:
+    """A GET that changes something can be set off by a mere image on any web page; browsers say where it comes from."""
+    if request.method == "GET" and request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise errors.error(
+            "origin_not_allowed", "another site's page may not do this; use POST from a program", status=403
+        )

@@ -1,0 +1,157 @@
+"""`/events`: the tail of the log as server-sent events, from any point, without a gap and without a duplicate.
+
+History comes from the log's files, what follows from the loop. The subscription begins before the files are read, so
+that whatever is logged meanwhile is in one of the two; what is in both is recognised by its number. A reader that is
+too slow for the present is sent back to the files: nothing is kept for it beyond a small buffer.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Header, Query
+from starlette.responses import Response, StreamingResponse
+
+from eventlog import reader
+from eventlog.codec import UnknownEvent
+from eventlog.errors import LogError
+from eventlog.events import Event, Observation, RouterStopping, SegmentOpened
+from router import errors
+from router.api.reply import SSE_HEADERS
+from router.api.services import Loop, Services
+
+BUFFER = 1024
+"""Events that may wait for a reader before it is sent back to the files."""
+CHUNK = 256
+"""Events that are read from the files, and sent, at once."""
+PING_S = 15.0
+
+
+@dataclass(slots=True)
+class Seen:
+    """The last numbers that a reader has: each of the log's two streams rises by itself."""
+
+    event: int
+    observation: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Seen":
+        """From the id of a frame: one number, or one for each stream. Raises ValueError."""
+        event, _, observation = text.partition("-")
+        return cls(int(event), int(observation or event))
+
+
+def routes(services: Services) -> APIRouter:
+    api = APIRouter(tags=["events"])
+
+    @api.get("/events", summary="The event log, as it grows; `from` starts in the past")
+    async def tail(
+        start: Annotated[int | None, Query(alias="from", ge=0, description="first event wanted; now if absent")] = None,
+        observations: Annotated[bool, Query(description="samples and token times as well")] = False,
+        last_event_id: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        seen = Seen(start - 1, start - 1) if start is not None else None
+        if last_event_id:
+            try:
+                seen = Seen.parse(last_event_id)
+            except ValueError:
+                message = f"Last-Event-ID {last_event_id!r} is none that /events gave out"
+                raise errors.error("invalid_parameter", message, status=400, param="Last-Event-ID") from None
+        follower = Follower(services.loop, services.config.log_dir, seen, observations=observations)
+        return StreamingResponse(follower.frames(), media_type="text/event-stream", headers=SSE_HEADERS)
+
+    return api
+
+
+class Follower:
+    """One reader of the log."""
+
+    def __init__(self, loop: Loop, directory: Path, seen: Seen | None, *, observations: bool) -> None:
+        """`seen` None: nothing of the past is wanted."""
+        self._loop = loop
+        self._directory = directory
+        self._seen = seen or Seen(0, 0)
+        self._observations = observations
+        self._buffer: deque[Event] = deque()
+        self._behind = seen is not None
+        """The files have what comes next, not the buffer."""
+        self._news = asyncio.Event()
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """Frames until the router stops; a comment now and then shows that the connection lives."""
+        unsubscribe = self._loop.subscribe(self._take)
+        try:
+            yield b": ok\n\n"
+            while True:
+                if self._behind:
+                    self._buffer.clear()
+                    self._behind = False
+                    async for frames in self._past():
+                        yield frames
+                    continue
+                fresh = [self._buffer.popleft() for _ in range(min(len(self._buffer), CHUNK))]
+                if fresh:
+                    yield b"".join(map(self._frame, fresh))
+                    if any(isinstance(event, RouterStopping) for event in fresh):
+                        return
+                    continue
+                self._news.clear()
+                try:
+                    await asyncio.wait_for(self._news.wait(), PING_S)
+                except TimeoutError:
+                    yield b": ping\n\n"
+        finally:
+            unsubscribe()
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Observation) and not self._observations:
+            return
+        if len(self._buffer) >= BUFFER:
+            self._behind = True
+        if not self._behind:
+            self._buffer.append(event)
+        self._news.set()
+
+    async def _past(self) -> AsyncIterator[bytes]:
+        """From the files, in a thread: what follows what the reader has, up to where the log ends just now."""
+        events = self._read()
+        try:
+            while chunk := await asyncio.to_thread(lambda: list(islice(events, CHUNK))):
+                frames = b"".join(self._frame(event) for event in chunk)
+                if frames:
+                    yield frames
+        except LogError as problem:
+            yield (
+                b"event: error\ndata: "
+                + errors.openai_body(errors.error("internal_error", f"the log cannot be read: {problem}", status=500))
+                + b"\n\n"
+            )
+            raise
+
+    def _read(self) -> Iterator[Event]:
+        if not self._observations:
+            return reader.read(self._directory, from_seq=self._seen.event + 1)
+        first = min(self._seen.event, self._seen.observation) + 1
+        return reader.read(self._directory, stream="all", from_seq=first)
+
+    def _frame(self, event: Event) -> bytes:
+        """One frame; nothing for what the reader has already, or for a segment's header."""
+        seen = self._seen
+        if isinstance(event, SegmentOpened):
+            return b""
+        if isinstance(event, Observation):
+            if event.seq <= seen.observation:
+                return b""
+            seen.observation = event.seq
+        else:
+            if event.seq <= seen.event:
+                return b""
+            seen.event = event.seq
+        number = f"{seen.event}-{seen.observation}" if self._observations else f"{seen.event}"
+        data = event.raw if isinstance(event, UnknownEvent) else msgspec.json.encode(event)
+        return b"id: %b\ndata: %b\n\n" % (number.encode(), data)

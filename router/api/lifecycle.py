@@ -1,0 +1,93 @@
+"""Starting and stopping the service without ending the process: what `/router/start`, `/stop` and `/restart` do.
+
+While stopped, new requests are refused with 503 `service_unavailable` (the relay asks `services.gate`), those that are
+in already end, and then every model is unloaded. Administration and status stay available.
+"""
+
+import asyncio
+from typing import Literal
+
+from eventlog import events as e
+from router.api import operations
+from router.api.services import Services
+
+Status = Literal["active", "inactive", "starting", "stopping", "error"]
+
+
+class Lifecycle:
+    """One per router. Its calls are idempotent; the last one counts."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._emptying: asyncio.Task[None] | None = None
+
+    @property
+    def status(self) -> Status:
+        """In the words of the seed router's API; `error` while the log cannot be written."""
+        state = self._services.loop.state
+        if not self._services.loop.available:
+            return "error"
+        if state.stopping_at_us:
+            return "stopping"
+        if not self._services.gate.is_open:
+            return "stopping" if state.requests or state.replicas else "inactive"
+        return "active" if state.run else "starting"
+
+    async def start(self, *, by: str) -> None:
+        """Take requests again, and load what is to be loaded at the start."""
+        if self._services.gate.is_open:
+            return
+        self._stop_emptying()
+        self._services.gate.is_open = True
+        self._say(f"started by {by}")
+        for model in self._services.config.models.values():
+            if model.load_on_startup:
+                loop = self._services.loop
+                loop.post(e.LoadWished(op=loop.next_op(), rid=loop.next_rid(), model=model.name, by="preload"))
+
+    async def stop(self, *, by: str, wait: bool) -> None:
+        """Refuse new requests, let the others end, unload everything; with `wait`, until that is done."""
+        if self._services.gate.is_open:
+            self._services.gate.is_open = False
+            self._say(f"stopped by {by}: new requests get 503")
+            self._emptying = asyncio.create_task(self._empty(by))
+        if wait and self._emptying is not None:
+            await asyncio.wait([self._emptying])
+
+    async def restart(self, *, by: str, wait: bool) -> None:
+        """Stop, then start: every process is a new one afterwards."""
+
+        async def stop_and_start() -> None:
+            await self.stop(by=by, wait=True)
+            await self.start(by=by)
+
+        task = asyncio.create_task(stop_and_start())
+        self._restarting = task
+        if wait:
+            await task
+
+    async def _empty(self, by: str) -> None:
+        state = self._services.loop.state
+        while True:
+            await self._until_no_request()
+            if not state.replicas:
+                return
+            await operations.drain(self._services, wait=True, by=by)
+
+    async def _until_no_request(self) -> None:
+        changed = asyncio.Event()
+        unsubscribe = self._services.loop.subscribe(lambda event: changed.set())
+        try:
+            while self._services.loop.state.requests:
+                changed.clear()
+                await changed.wait()
+        finally:
+            unsubscribe()
+
+    def _stop_emptying(self) -> None:
+        if self._emptying is not None and self._emptying is not asyncio.current_task():
+            self._emptying.cancel()
+        self._emptying = None
+
+    def _say(self, text: str) -> None:
+        self._services.loop.note(e.LogLine(level="info", text=f"the router was {text}"))

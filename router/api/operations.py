@@ -1,0 +1,60 @@
+"""Administrative calls: a fact goes into the loop, its one AdminDone comes back and becomes an answer or an error."""
+
+import asyncio
+
+from eventlog.events import AdminDone, AdminDrain, AdminUnload, LoadWished
+from router import errors
+from router.api.services import Services
+from router.config import ModelConfig
+
+SOON_S = 0.1
+"""A call that is not waited for still hears of an error that comes at once."""
+
+
+async def load(services: Services, model: ModelConfig, *, wait: bool) -> AdminDone | None:
+    """Wish for a model; None when it is still on its way. Raises the error of a load that failed."""
+    op = services.loop.next_op()
+    wish = LoadWished(op=op, rid=services.loop.next_rid(), model=model.name)
+    return await outcome(services.ask(op, wish), wait=wait, model=model.name)
+
+
+async def unload(services: Services, model: ModelConfig, *, wait: bool, force: bool, by: str) -> AdminDone | None:
+    """Unload one model, drained first unless `force`; queued requests stay queued and load it again in their turn."""
+    op = services.loop.next_op()
+    call = AdminUnload(op=op, model=model.name, force=force, by=by)
+    return await outcome(services.ask(op, call), wait=wait, model=model.name)
+
+
+async def drain(services: Services, *, wait: bool, by: str) -> AdminDone | None:
+    """Unload every model once it is idle."""
+    op = services.loop.next_op()
+    return await outcome(services.ask(op, AdminDrain(op=op, by=by)), wait=wait)
+
+
+async def outcome(answer: "asyncio.Future[AdminDone]", *, wait: bool, model: str = "") -> AdminDone | None:
+    """The end of a call, if it has come; all the way to it with `wait`. Raises what went wrong."""
+    if wait:
+        await answer
+    else:
+        await asyncio.wait([answer], timeout=SOON_S)
+    if not answer.done():
+        return None
+    done = answer.result()
+    if done.outcome in ("done", "already"):
+        return done
+    raise _error(done, model)
+
+
+def _error(done: AdminDone, model: str) -> errors.RouterError:
+    usual = {"failed": "model_load_failed", "cancelled": "request_cancelled", "unknown": "not_found"}
+    code = done.code or usual[done.outcome]
+    status = errors.CODES.get(code, 404 if done.outcome == "unknown" else 502)
+    return errors.of_decision(status, code, done.reason, model=model)
+
+
+def find(services: Services, asked: str) -> ModelConfig:
+    """The model that a client means. Raises 404 with the nearest names."""
+    model = services.config.resolve(asked)
+    if model is None:
+        raise errors.model_not_found(asked, services.config.listed_names())
+    return model
