@@ -154,7 +154,8 @@ class ChildLog:
     def _take(self, lines: bytes) -> None:
         lines = self._clean(lines)
         self._write(lines)
-        self._lines.extend(line[:LINE_LIMIT] for line in lines[:-1].split(b"\n")[-LAST_LINES:])
+        # From the right, so that of a flood only the end is split into lines.
+        self._lines.extend(line[:LINE_LIMIT] for line in lines[:-1].rsplit(b"\n", LAST_LINES)[-LAST_LINES:])
         self._on_lines(lines)
         for follower in self._followers:
             follower.offer(self._label, lines)

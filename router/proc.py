@@ -72,13 +72,14 @@ def environment(pid: int) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+def command(pid: int) -> list[str]:
+    """The argv of a process; empty when it is gone."""
+    return [os.fsdecode(word) for line in _lines(f"/proc/{pid}/cmdline") for word in line.split(b"\0")[:-1]]
+
+
 def members(session: int, variable: str, marker: str) -> list[Stat]:
-    """The living processes of a session, and those that left it but still bear `variable=marker`."""
-    return [
-        found
-        for found in every()
-        if found.alive and (found.session == session or environment(found.pid).get(variable) == marker)
-    ]
+    """The processes of a session, zombies included, and those that left it but still bear `variable=marker`."""
+    return [found for found in every() if found.session == session or environment(found.pid).get(variable) == marker]
 
 
 def bytes_read(pid: int) -> int:

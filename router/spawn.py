@@ -51,15 +51,32 @@ class Child:
         return self.process.pid
 
 
-def unix_endpoint(run_dir: Path) -> Endpoint:
-    """A fresh socket path and key. Raises SpawnError when the path would be too long to listen on."""
-    path = os.fspath(run_dir.absolute() / f"{secrets.token_hex(5)}.sock")
+def unix_endpoint(run_dir: Path, directory: str) -> Endpoint:
+    """A fresh socket path in the run directory, and a key.
+
+    `directory` is the `orphans.directory_id` of this router: several may share a run directory. Raises SpawnError when
+    the path would be too long to listen on, or when others may write to the directory and put a socket of theirs there.
+    """
+    path = os.fspath(run_dir.absolute() / f"{directory[:6]}-{secrets.token_hex(4)}.sock")
     if (length := len(os.fsencode(path))) > SOCKET_PATH_MAX:
         raise SpawnError(
             f"socket path {path!r} has {length} bytes, more than the {SOCKET_PATH_MAX} it may have: "
             "set RUN_DIR to a directory with a shorter path"
         )
+    try:
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        writable = run_dir.stat().st_mode & 0o022
+    except OSError as error:
+        raise SpawnError(f"the run directory {run_dir} cannot be used: {error.strerror}") from error
+    if writable:
+        raise SpawnError(f"others may write to the run directory {run_dir}: set RUN_DIR to one with mode 0700")
     return Endpoint(path=path, key=secrets.token_urlsafe(24))
+
+
+def remove_stale_sockets(run_dir: Path, directory: str) -> None:
+    """What earlier runs of this router left: llama-server does not remove the file that it listened on."""
+    for path in run_dir.glob(f"{directory[:6]}-*.sock"):
+        path.unlink(missing_ok=True)
 
 
 def tcp_endpoint() -> Endpoint:
