@@ -121,8 +121,8 @@ class Config:
     state_dir: Path
     history_db: Path
     """Where the dashboard keeps its disposable DuckDB file."""
-    config_path: Path
-    presets_path: Path
+    config_path: Path | None = None
+    presets_path: Path | None = None
     gpu_count_from: Literal["config", "nvml", "pins"] = "pins"
     default_model: str = ""
     """Real name of the model for requests that name none; empty for none."""
@@ -220,6 +220,8 @@ def load(
         findings.add(Problem(message, file=f"{config_path} and {presets_path}"))
     if not top and sections and not config_path.exists():
         findings.warn(Problem("there is no such file: every model has one replica on GPU 0", file=str(config_path)))
+    if server_from == "embedded":
+        _check_embedded(drafts, table, findings)
     pinned = [gpu for draft in drafts for gpu in draft.entry.pins.named]
     gpus, count_from = count_gpus(values["NUM_GPUS"], nvml_gpus or 0, pinned)
     _check_gpus(drafts, gpus, count_from, values, nvml_gpus, str(config_path), findings)
@@ -228,7 +230,7 @@ def load(
     eviction = _eviction(values, findings)
     _warn_of_others(values, keys, findings)
     if findings.problems or table is None:
-        raise ConfigErrors(findings.problems)
+        raise ConfigErrors(findings.problems, findings.warnings)
 
     models = {
         draft.name: finish(
@@ -352,6 +354,15 @@ def _read_options(
     return OptionTable(parse_help(help_text), PRESET_ONLY)
 
 
+def _check_embedded(drafts: Sequence[Draft], table: OptionTable | None, findings: Findings) -> None:
+    """The embedded llama-server loads files and downloads nothing."""
+    for draft in drafts:
+        if draft.settings and table and table.canonical("model") not in draft.settings:
+            message = "the embedded llama-server cannot download weights"
+            allowed = "a `model` that is a file, or llama.cpp's own llama-server"
+            findings.add(replace(draft.place, message=message, allowed=allowed))
+
+
 def _binary_identity(argv: Sequence[str]) -> list[str]:
     identity = []
     for part in argv:
@@ -382,7 +393,8 @@ def _check_gpus(
         if missing:
             message = f"GPU {', '.join(map(str, missing))} does not exist, so this model can never be loaded"
             section = f"LLM.{draft.name}"
-            findings.add(Problem(message, file=file, section=section, key="gpus", allowed=there))
+            value = ", ".join(map(str, draft.entry.pins.named))
+            findings.add(Problem(message, file=file, section=section, key="gpus", value=value, allowed=there))
     if count_from == "pins" and any(
         draft.entry.pins.every or max(draft.entry.pins.named, default=0) for draft in drafts
     ):

@@ -340,6 +340,11 @@ def _check_settings(
         findings.add(parallel.entry.problem("without a slot nothing can run", allowed="a number from 1, or -1"))
 
 
+def _is_gguf(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == b"GGUF"
+
+
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
@@ -358,6 +363,10 @@ def _check_file(setting: Setting, findings: Findings) -> None:
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         why = "this cannot be read" if os.path.isfile(path) else "this is not a file"
         findings.add(setting.entry.problem(why))
+        return
+    if path.endswith(".gguf") and not _is_gguf(path):
+        # A page that says "not found", or a pointer that git left in the place of a large file.
+        findings.warn(setting.entry.problem("this is no GGUF file: it does not begin with GGUF"))
     if shard := _SHARD.fullmatch(path):
         wanted = [f"{shard['stem']}-{n:05}-of-{shard['count']}.gguf" for n in range(1, int(shard["count"]) + 1)]
         missing = [Path(part).name for part in wanted if not os.path.exists(part)]

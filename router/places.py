@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from router.problems import Findings, Problem
-from router.settings import Values
+from router.settings import Values, complete, read_outside
 
 NAME = "llama-router"
 
@@ -29,6 +29,14 @@ class Places:
     log: Path
     run: Path
     history_db: Path
+
+
+def log_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the event log lies by the environment and the defaults alone: for when config.json cannot be read."""
+    findings = Findings()
+    outside = read_outside({}, environ, findings)
+    config, presets = find_places(outside, environ)
+    return place(complete(outside, {}, str(config), findings), config, presets, environ, findings).log
 
 
 def find_places(outside: Values, environ: Mapping[str, str]) -> tuple[Path, Path]:

@@ -2,8 +2,8 @@
 
 The same file works under `llama-server --models-preset`: a section per model, `[*]` for all, keys before any header in
 section `default`; a key is any name of an option without its dashes (`c`, `ctx-size`, `LLAMA_ARG_CTX_SIZE`,
-`no-mmap`); keys are case-sensitive; a value ends at the line's end, at `;` or at `#`; nothing is quoted, nothing goes on
-in the next line, and no line starts with a blank. What llama.cpp swallows in silence (a section or an option written
+`no-mmap`); keys are case-sensitive; a value ends at the line's end, at `;` or at `#`; nothing is quoted, nothing goes
+on in the next line, and no line starts with a blank. What llama.cpp swallows in silence (a section or an option written
 twice, a value cut in the middle of a word) is found here.
 
 Which keys there are is known to `router.llama_options`, which model gets which layers to `router.models`.
@@ -47,6 +47,12 @@ ROUTER_OWNED = {
     "so that a name such as CUDA2 would not be found",
 }
 """Options that the router sets itself, and why a preset's are dropped."""
+
+ALWAYS_ON = {
+    "slots": "the router reads /slots of every child",
+    "metrics": "the router reads /metrics of every child",
+}
+"""Flags that the router sets; it says so only to whoever switches one off."""
 
 NO_SERVER = ("help", "usage", "list-devices", "cache-list", "completion-bash", "license")
 """Options that make llama-server print something and end."""
@@ -247,11 +253,12 @@ def _unknown(entry: Entry, table: OptionTable) -> Problem:
 
 
 def _read_setting(option: Option, entry: Entry, findings: Findings) -> Setting | None:
-    reason = ROUTER_OWNED.get(option.name) or next(
-        (why for key, why in ROUTER_OWNED.items() if f"--{key}" in option.names), ""
-    )
-    if reason:
+    if reason := _reason(option, ROUTER_OWNED):
         findings.warn(entry.problem(f"the router sets this option itself and ignores yours: {reason}"))
+        return None
+    if reason := _reason(option, ALWAYS_ON):
+        if _read_flag(option, entry, findings) == "false":
+            findings.warn(entry.problem(f"this stays switched on: {reason}"))
         return None
     if any(f"--{name}" in option.names for name in NO_SERVER):
         findings.add(entry.problem("with this option llama-server prints something and ends"))
@@ -266,6 +273,10 @@ def _read_setting(option: Option, entry: Entry, findings: Findings) -> Setting |
         findings.warn(entry.problem("this option is deprecated in llama-server"))
     value = _read_value(option, entry, findings) if option.takes_value else _read_flag(option, entry, findings)
     return None if value is None else Setting(option, value, entry)
+
+
+def _reason(option: Option, reasons: Mapping[str, str]) -> str:
+    return next((why for key, why in reasons.items() if f"--{key}" in option.names), "")
 
 
 def _read_value(option: Option, entry: Entry, findings: Findings) -> str | None:

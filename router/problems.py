@@ -45,10 +45,11 @@ class Problem:
 
 
 class ConfigErrors(Exception):
-    """The configuration cannot be used; `problems` holds every mistake that was found."""
+    """The configuration cannot be used; `problems` holds every mistake that was found, `warnings` what else was."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[Problem], warnings: Iterable[str] = ()) -> None:
         self.problems = list(problems)
+        self.warnings = list(warnings)
         super().__init__(str(self))
 
     def __str__(self) -> str:
