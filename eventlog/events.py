@@ -810,6 +810,10 @@ class LogLine(Observation, frozen=True, kw_only=True, omit_defaults=True):
 # --- the log about itself -------------------------------------------------------------------------------------------
 
 
+NO_STATE = msgspec.Raw()
+"""Instead of None: msgspec reads no union with Raw."""
+
+
 class SegmentOpened(LogEvent, frozen=True, kw_only=True, omit_defaults=True):
     """First line of a segment: the chain goes on from here, and `state` is the scheduler's state at this point."""
 
@@ -817,8 +821,8 @@ class SegmentOpened(LogEvent, frozen=True, kw_only=True, omit_defaults=True):
     chain: str
     """Checksum of the last line of the segment before; of nothing, for the first."""
     schema: int = 1
-    state: msgspec.Raw | None = None
-    """A checkpoint; absent where a segment had to be opened in the middle of a step."""
+    state: msgspec.Raw = NO_STATE
+    """A checkpoint; empty where a segment had to be opened in the middle of a step."""
 
 
 class LogTruncated(LogEvent, frozen=True, kw_only=True, omit_defaults=True):

@@ -157,7 +157,7 @@ def _removable(segments: list[Segment]) -> list[_Unit]:
         header = read_header(segment)
         if header is None:
             break
-        if run and (segment.stream == "observations" or header.state is not None):
+        if run and (segment.stream == "observations" or header.state):
             units.append(_Unit(run, header.at_us))
             run = []
         run.append(segment)

@@ -80,7 +80,7 @@ def recover(directory: Path) -> Recovered:
         ),
         last_run=max(last.run if last else 0, observed.run),
         last_at_us=last.at_us if last else observed.at_us,
-        state=first.state if first else None,
+        state=first.state if first and first.state else None,
         events=events,
         tip=tip,
         observations_tip=observations_tip,
@@ -111,7 +111,7 @@ def _read_back_to_checkpoint(segments: list[Segment]) -> tuple[list[Scan], list[
             )
         scans.insert(0, scan)
         events[:0] = [event for event in found if not isinstance(event, SegmentOpened)]
-        if header.state is not None:
+        if header.state:
             break
     return scans, events, torn
 

@@ -130,7 +130,7 @@ def _plan(segments: list[Segment], progress: Callable[[Segment], None]) -> tuple
             follows = not losses
         else:
             follows = int(header.chain, 16) == before.scan.crc or _declares(before.last, header)
-        if not follows and segment.stream == "events" and header.state is None:
+        if not follows and segment.stream == "events" and not header.state:
             lose(segment, "file", 0, "it continues a part that is missing")
             continue
         if before is not None:

@@ -69,7 +69,7 @@ def _count_segment(stats: LogStats, files: StreamStats, segment: Segment, runs: 
             counted.events += 1
             counted.bytes += len(line) + 1
             if isinstance(event, SegmentOpened):
-                files.checkpoints += event.state is not None
+                files.checkpoints += bool(event.state)
                 continue
             stats.events += 1
             runs.add(event.run)

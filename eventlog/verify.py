@@ -92,7 +92,7 @@ class Checked:
             result.unknown += sum(type(event) is UnknownEvent for event in events)
         result.bytes += self.scan.end
         if self.scan.header is not None:
-            result.checkpoints += self.scan.header.state is not None
+            result.checkpoints += bool(self.scan.header.state)
             result.first_seq = min(result.first_seq or self.scan.header.seq, self.scan.header.seq)
             yield from self._check_chain(self.scan.header, before)
         result.last_seq = max(result.last_seq, self.last.seq)

@@ -25,7 +25,7 @@ import msgspec
 from eventlog.codec import count_valid, decode, encode_lines, rechain
 from eventlog.damaged import set_aside
 from eventlog.errors import LogError, LogUnavailable
-from eventlog.events import Event, LogTruncated, SegmentOpened
+from eventlog.events import NO_STATE, Event, LogTruncated, SegmentOpened
 from eventlog.housekeeping import Housekeeper, Retention, read_header, remove_unfinished_copies
 from eventlog.lock import lock_log
 from eventlog.recover import Recovered, Torn, recover
@@ -349,7 +349,9 @@ class LogWriter:
     # --- segments -----------------------------------------------------------------------------------------------
 
     def _header(self, seq: int, crc: int, state: msgspec.Raw | None = None) -> SegmentOpened:
-        if state is not None and b"\n" in bytes(state):
+        if state is None:
+            state = NO_STATE
+        if b"\n" in bytes(state):
             raise ValueError("a checkpoint must be JSON in one line")
         return SegmentOpened(
             seq=seq, at_us=self._at_us, run=self._run, stream="events", chain=f"{crc:08x}", state=state
