@@ -15,7 +15,7 @@ import ctypes
 import importlib
 import signal
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from router import embedded_argv
 
@@ -34,19 +34,23 @@ def main() -> NoReturn:
         sys.exit(1)
     except embedded_argv.UnknownWheel as error:
         _fail(f"xllamacpp {xllamacpp.__version__} is not a version that this launcher understands: {error}")
+    if _is_remote(params.model) or _is_remote(params.speculative.draft.mparams):
+        _fail("the embedded server does not download models: it needs --model FILE. llama.cpp's own llama-server can")
     if not params.model.path:
-        _fail(
-            "no model file given: the embedded server needs --model FILE. "
-            "Downloads (--hf-repo, --model-url, --docker-repo) and router mode need llama.cpp's own llama-server"
-        )
+        _fail("the embedded server needs --model FILE. Router mode needs llama.cpp's own llama-server")
 
     try:
         # Listens at once and answers 503 while the model loads; returns when it is loaded. Serves from its own threads.
         _server = xllamacpp.Server(params)
     except RuntimeError as error:
         _fail(str(error))
-    signal.pause()
-    raise AssertionError("a signal other than those that end the process was handled")
+    while True:
+        signal.pause()
+
+
+def _is_remote(model: Any) -> bool:
+    """Whether an option names a place on the network. The wheel would ignore that and load, or miss, a local file."""
+    return bool(model.hf_repo or model.url or model.docker_repo)
 
 
 def _end_at_once_on(*signals: signal.Signals) -> None:

@@ -62,11 +62,18 @@ def test_a_bad_value_names_its_option() -> None:
 
 
 def test_without_a_model_file_it_says_what_is_missing() -> None:
-    """llama-server would go into router mode, or download: the wheel can do neither."""
-    for argv in ([], ["--hf-repo", "someone/something"]):
-        refused = launch(*argv)
+    """llama-server would go into router mode, which the wheel cannot."""
+    refused = launch()
+    assert refused.returncode == 1
+    assert "needs --model FILE" in refused.stderr
+
+
+def test_options_that_the_wheel_would_silently_ignore_are_errors() -> None:
+    """It serves local files only; an option that names a download must not seem to have worked."""
+    for remote in (["--hf-repo", "someone/some"], ["--model", "m.gguf", "--hf-repo-draft", "someone/some"]):
+        refused = launch(*remote)
         assert refused.returncode == 1
-        assert "needs --model FILE" in refused.stderr
+        assert "does not download models" in refused.stderr
 
 
 def test_without_the_wheel_it_says_what_to_install() -> None:
