@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from router.errors import RouterError
@@ -42,14 +43,19 @@ def holder(port: int) -> str:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
-        try:
-            links = [os.readlink(fd) for fd in (entry / "fd").iterdir()]
-        except OSError:
-            continue
-        if any(f"socket:[{inode}]" in links for inode in inodes):
+        if any(f"socket:[{inode}]" in _open_files(entry) for inode in inodes):
             name = (entry / "comm").read_text().strip()
             return f"{name} (pid {entry.name})"
     return "another process (of another user)"
+
+
+def _open_files(process: Path) -> list[str]:
+    links = []
+    with suppress(OSError):  # it ended, or belongs to another user
+        for descriptor in (process / "fd").iterdir():
+            with suppress(OSError):
+                links.append(os.readlink(descriptor))
+    return links
 
 
 def _listening_inodes(port: int) -> list[str]:
