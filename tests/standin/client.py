@@ -5,6 +5,7 @@ Blocking, on http.client; for the router over TCP and for a stand-in over its UN
 
 import http.client
 import json
+import re
 import socket
 import struct
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,9 @@ from typing import Any
 
 Address = str | tuple[str, int]
 """A socket path, or host and port."""
+
+
+_TOKEN = re.compile(r'"(content|text|delta)": "w\d+ \.*"')
 
 
 class CutShort(Exception):
@@ -30,6 +34,8 @@ class Call:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
     ) -> None:
+        self.response: http.client.HTTPResponse | None = None
+        self._frames = self._read_frames()
         self.conn = http.client.HTTPConnection("localhost", timeout=timeout_s)
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         self.sock = socket.socket(family)
@@ -39,8 +45,6 @@ class Call:
         sent = {"Content-Type": "application/json"} | dict(headers or {})
         data = json.dumps(body).encode() if isinstance(body, Mapping) else body
         self.conn.request(method, path, body=data, headers=sent)
-        self.response: http.client.HTTPResponse | None = None
-        self._frames = self._read_frames()
 
     def __del__(self) -> None:
         self.close()
@@ -129,7 +133,7 @@ class Call:
 
 def is_chunk(frame: str) -> bool:
     """Whether a frame is one of the stand-in's tokens (`w1 `, `w2 `, ...)."""
-    return any(f'{name}": "w' in frame for name in ("content", "text", "delta")) and ".done" not in frame
+    return bool(_TOKEN.search(frame)) and ".done" not in frame and ".completed" not in frame
 
 
 def is_comment(frame: str) -> bool:

@@ -62,10 +62,9 @@ def write_config(folder: Path, models: Sequence[Model], settings: Mapping[str, A
     lines = ["version = 1"]
     for model in models:
         path = model.file(folder)
-        if model.script.get("fail") != "missing":
-            path.write_text(json.dumps(model.script))
-        lines += [f"[{model.name}]", f"model = {path}"]
-        lines += [f"{key} = {value}" for key, value in model.preset.items()]
+        path.write_text(json.dumps(model.script))
+        options = {"model": str(path), **model.preset}
+        lines += [f"[{model.name}]", *(f"{key} = {value}" for key, value in options.items())]
     (folder / "presets.ini").write_text("\n".join(lines) + "\n")
     config = {"LLM": {model.name: model.entry for model in models}, "ROUTER": dict(settings), **top}
     (folder / "config.json").write_text(json.dumps(config, indent=1))

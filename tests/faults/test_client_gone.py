@@ -1,0 +1,110 @@
+"""A client that leaves takes its work with it: in every phase, on every route, however it hangs up."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.checks import routed
+from tests.standin.client import Call
+from tests.standin.fixtures import ROUTES, WHOLE_ROUTES, Model, RouterProcess
+
+HANG_UPS = {"fin": Call.close, "rst": Call.reset, "half-close": Call.half_close}
+MODES = [(path, True) for path in ROUTES] + [(path, False) for path in ROUTES + WHOLE_ROUTES]
+NAMES = [f"{path} {'streaming' if streaming else 'whole'}" for path, streaming in MODES]
+
+
+@pytest.fixture(scope="module")
+def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RouterProcess]:
+    """One model with one slot: a slot that leaks is missed by the next test."""
+    with routed(tmp_path_factory.mktemp("gone"), [Model("a")]) as router:
+        assert router.chat("a").status == 200
+        yield router
+
+
+def is_freed_within_a_second(router: RouterProcess, tag: str, left_at: float) -> None:
+    """The server sees the end of the connection, frees the slot, and the slot serves somebody else."""
+    seen = router.ledger.wait_for("disconnect_seen", tag=tag, deadline_s=3)
+    freed = router.ledger.wait_for("slot_freed", tag=tag, deadline_s=3)
+    assert seen["mono_us"] / 1e6 - left_at <= 0.5
+    assert freed["mono_us"] / 1e6 - left_at <= 1.0
+    next_ = router.chat("a", standin={"tokens": 1})
+    assert next_.status == 200
+    assert time.monotonic() - left_at <= 2.0
+
+
+@pytest.mark.parametrize("how", HANG_UPS)
+@pytest.mark.parametrize(("path", "streaming"), MODES, ids=NAMES)
+def test_leaving_before_the_first_byte_frees_the_slot(
+    router: RouterProcess, path: str, streaming: bool, how: str
+) -> None:
+    """The server is still reading the prompt; nothing was sent, so nothing tells that the client is gone but TCP."""
+    tag = f"prefill {path} {streaming} {how}"
+    call = router.post(path, "a", stream=streaming, standin={"tag": tag, "first_byte_s": 60})
+    router.ledger.wait_for("slot_taken", tag=tag)
+    left_at = time.monotonic()
+    HANG_UPS[how](call)
+    is_freed_within_a_second(router, tag, left_at)
+
+
+@pytest.mark.parametrize("how", HANG_UPS)
+@pytest.mark.parametrize("path", ROUTES)
+def test_leaving_in_the_middle_of_a_stream_frees_the_slot(router: RouterProcess, path: str, how: str) -> None:
+    """Three tokens were read, ten thousand are to come."""
+    tag = f"stream {path} {how}"
+    call = router.post(path, "a", stream=True, standin={"tag": tag, "tokens": 10_000, "gap_s": 0.02})
+    chunks = call.chunks()
+    for _ in range(3):
+        next(chunks)
+    left_at = time.monotonic()
+    HANG_UPS[how](call)
+    is_freed_within_a_second(router, tag, left_at)
+
+
+@pytest.mark.parametrize("path", ROUTES + WHOLE_ROUTES)
+def test_leaving_while_an_answer_in_one_piece_is_made_frees_the_slot(router: RouterProcess, path: str) -> None:
+    """Tokens are made and none is sent: the whole answer would be thrown away."""
+    tag = f"whole {path}"
+    call = router.post(path, "a", standin={"tag": tag, "tokens": 10_000, "gap_s": 0.02})
+    router.ledger.wait_for("slot_taken", tag=tag)
+    left_at = time.monotonic()
+    call.close()
+    is_freed_within_a_second(router, tag, left_at)
+
+
+@pytest.mark.parametrize(("path", "streaming"), MODES, ids=NAMES)
+def test_leaving_the_queue_costs_nobody_anything(router: RouterProcess, path: str, streaming: bool) -> None:
+    """One works, one waits behind it and leaves, a third waits behind both.
+
+    The first delivers everything, the second never reaches the server, the third is served. A request that was
+    cancelled in the queue must not harm the one that runs.
+    """
+    name = f"{path} {streaming}"
+    running = router.chat("a", stream=True, standin={"tokens": 20, "gap_s": 0.02, "tag": f"first {name}"})
+    router.ledger.wait_for("first_chunk", tag=f"first {name}")
+    arrived = len(router.events("RequestArrived"))
+    leaving = router.post(path, "a", stream=streaming, standin={"tag": f"left {name}"})
+    router.wait_event("RequestArrived", lambda _: len(router.events("RequestArrived")) > arrived)
+    third = router.post(path, "a", stream=streaming, standin={"tag": f"third {name}"})
+    leaving.close()
+    assert len(list(running.chunks())) == 20
+    assert third.status == 200
+    assert third.read()
+    assert not router.ledger.events("request_start", tag=f"left {name}")
+
+
+def test_the_log_says_who_left_and_when_the_slot_was_free(tmp_path: Path) -> None:
+    """Cancelled by the client, in the phase it was in; the slot is counted as free only once the server let go."""
+    with routed(tmp_path, [Model("a", release_delay_s=0.3)]) as router:
+        call = router.chat("a", stream=True, standin={"tokens": 10_000, "gap_s": 0.02})
+        next(call.chunks())
+        call.close()
+        cancelled = router.wait_event("RequestCancelled")
+        released = router.wait_event("SlotReleased", rid=cancelled["rid"])
+        assert cancelled.get("by", "client") == "client"
+        assert released["at_us"] - cancelled["at_us"] >= 200_000
+        follower = router.chat("a", standin={"tokens": 1, "tag": "next"})
+        assert follower.status == 200
+        freed = router.ledger.events("slot_freed")[0]
+        assert router.ledger.events("request_start", tag="next")[0]["mono_us"] >= freed["mono_us"]
