@@ -6,11 +6,14 @@ script from elsewhere, so `/docs` is a page of ours, made of the same `/openapi.
 
 import difflib
 import logging
+from collections.abc import Collection
 from html import escape
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
@@ -36,15 +39,20 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     lifecycle = Lifecycle(services)
-    app.include_router(models.routes(services))
-    app.include_router(status.routes(services, lifecycle))
-    app.include_router(control.routes(services, lifecycle))
-    app.include_router(metrics.routes(services))
-    app.include_router(events.routes(services))
-    app.include_router(logs.routes(services))
-    app.include_router(props.routes(services))
-    app.include_router(version.routes(services))
-    _answer_errors(app)
+    parts = (
+        models.routes(services),
+        status.routes(services, lifecycle),
+        control.routes(services, lifecycle),
+        metrics.routes(services),
+        events.routes(services),
+        logs.routes(services),
+        props.routes(services),
+        version.routes(services),
+    )
+    for part in parts:
+        app.include_router(part)
+    paths = {route.path for part in parts for route in part.routes if isinstance(route, APIRoute)}
+    _answer_errors(app, paths | routes.POST.keys() | routes.GET.keys())
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
@@ -53,7 +61,7 @@ def create_app(services: Services) -> FastAPI:
     return app
 
 
-def _answer_errors(app: FastAPI) -> None:
+def _answer_errors(app: FastAPI, paths: Collection[str]) -> None:
     def answer(request: Request, problem: errors.RouterError, extra: dict[str, str] | None = None) -> Response:
         headers = {name.decode(): value.decode() for name, value in errors.headers(problem)} | (extra or {})
         body = errors.body(problem, errors.dialect_of(request.url.path))
@@ -75,9 +83,9 @@ def _answer_errors(app: FastAPI) -> None:
     async def http(request: Request, problem: HTTPException) -> Response:
         path = request.url.path
         if problem.status_code == 404:
-            return answer(request, errors.error("not_found", _unknown_path(app, path)))
+            return answer(request, errors.error("not_found", _unknown_path(path, paths)))
         if problem.status_code == 405:
-            allowed = (problem.headers or {}).get("allow", "")
+            allowed = Headers(problem.headers or {}).get("allow", "")
             message = f"{path} does not know {request.method}; it knows {allowed}"
             return answer(request, errors.error("method_not_allowed", message), {"allow": allowed})
         code = "invalid_body" if problem.status_code < 500 else "internal_error"
@@ -90,9 +98,8 @@ def _answer_errors(app: FastAPI) -> None:
         return answer(request, errors.error("internal_error", message, status=500))
 
 
-def _unknown_path(app: FastAPI, path: str) -> str:
-    known = {route.path for route in app.routes if hasattr(route, "path")} | routes.POST.keys() | routes.GET.keys()
-    near = difflib.get_close_matches(path, sorted(known), n=1, cutoff=0.7)
+def _unknown_path(path: str, paths: Collection[str]) -> str:
+    near = difflib.get_close_matches(path, sorted(paths), n=1, cutoff=0.7)
     return f"there is no {path}" + (f"; did you mean {near[0]}?" if near else "; /docs lists what there is")
 
 

@@ -1,6 +1,7 @@
 """An ASGI client that reads a stream piece by piece, as slowly as the test likes; httpx's would wait for its end."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +18,8 @@ class Stream:
         self._pieces: asyncio.Queue[str | None] = asyncio.Queue(1)
         self._left = asyncio.Event()
         self._asked = False
+        self._rest = ""
+        self._frames: deque[str] = deque()
 
     async def pieces(self) -> AsyncIterator[str]:
         """Text as it was sent, until the answer ends."""
@@ -28,13 +31,17 @@ class Stream:
             yield piece
 
     async def frames(self) -> AsyncIterator[str]:
-        """Server-sent events, without comments."""
-        rest = ""
-        async for piece in self.pieces():
-            *frames, rest = (rest + piece).split("\n\n")
-            for frame in frames:
-                if not frame.startswith(":"):
-                    yield frame
+        """Server-sent events, without comments. A later call goes on where an earlier one was left."""
+        while True:
+            *frames, self._rest = self._rest.split("\n\n")
+            self._frames += [frame for frame in frames if not frame.startswith(":")]
+            while self._frames:
+                yield self._frames.popleft()
+            async for piece in self.pieces():
+                self._rest += piece
+                break
+            else:
+                return
 
     async def receive(self) -> dict[str, Any]:
         if not self._asked:

@@ -1,0 +1,183 @@
+"""The application that uvicorn serves: who answers what, before and after the start, and to which web pages."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from typing import Any
+
+import httpx
+import pytest
+
+from eventlog import events as e
+from router.api.cors import MAX_AGE_S
+from router.api.front import Front
+from tests.api.world import World
+
+ALLOW_ORIGIN = "access-control-allow-origin"
+
+
+async def relay(scope: Any, receive: Any, send: Any) -> None:
+    """Stands for the data path; like a llama-server, it sends headers for other origins of its own."""
+    headers = [(b"content-type", b"application/json"), (b"Access-Control-Allow-Origin", b"*")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"relayed": scope["path"]}).encode()})
+
+
+def client(front: Front) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://router:11434")
+
+
+def with_front(story: Any, *origins: str) -> None:
+    """A story with a world whose front serves already."""
+
+    async def play(world: World) -> None:
+        front = Front(origins)
+        front.serve(world.services, relay)
+        async with client(front) as http:
+            await story(world, http)
+
+    World.run(play)
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/health"])
+def test_health_answers_before_anything_else_is_there(path: str) -> None:
+    """No services yet: the process lives, which is all that health says. The rest is told to come back."""
+
+    async def story() -> None:
+        async with client(Front()) as http:
+            assert (await http.get(path)).json() == {"status": "ok"}
+            for other in ("/ready", "/v1/models", "/v1/chat/completions"):
+                answer = await http.get(other)
+                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "service_unavailable")
+                assert answer.headers["retry-after"] == "1"
+
+    asyncio.run(story())
+
+
+def test_health_needs_no_fastapi() -> None:
+    """The front is imported, and answers, without the third of a second that FastAPI takes to import."""
+    script = "import sys, router.api.front; print('fastapi' in sys.modules, 'duckdb' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.split() == ["False", "False"]
+
+
+def test_requests_go_to_the_relay_or_to_the_routers_own_routes() -> None:
+    """With a model, /props, /slots and /metrics are a child's; without, the router's. Head and 405 work for health."""
+
+    async def story(world: World, http: httpx.AsyncClient) -> None:
+        relayed = [
+            ("POST", "/v1/chat/completions"),
+            ("POST", "/completion"),
+            ("GET", "/props?model=alpha"),
+            ("GET", "/slots?model=alpha"),
+            ("GET", "/metrics?model=alpha"),
+            ("GET", "/v1/stream?conv_id=1"),
+            ("GET", "/instance/alpha%230.1/health"),
+        ]
+        for method, path in relayed:
+            assert "relayed" in (await http.request(method, path)).json(), path
+        assert (await http.get("/props")).json()["role"] == "router"
+        assert (await http.get("/slots")).json() == []
+        assert (await http.get("/metrics")).text.startswith("# HELP ")
+        assert (await http.get("/ready")).json() == {"status": "ready"}
+        head = await http.head("/health")
+        assert (head.status_code, head.content) == (200, b"")
+        wrong = await http.post("/health")
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+
+    with_front(story)
+
+
+def test_readiness_goes_off_while_the_log_cannot_be_written_and_at_the_end() -> None:
+    """Health stays on in both: the process lives."""
+
+    async def story(world: World, http: httpx.AsyncClient) -> None:
+        world.loop.available = False
+        assert (await http.get("/ready")).json()["error"]["code"] == "log_unavailable"
+        assert (await http.get("/health")).status_code == 200
+        world.loop.available = True
+        await world.post(e.RouterStopping(reason="SIGTERM", deadline_us=world.loop.clock.now_us() + 60_000_000))
+        assert (await http.get("/ready")).json()["error"]["code"] == "shutting_down"
+        assert (await http.get("/health")).status_code == 200
+
+    with_front(story)
+
+
+LOCAL_PAGES = [
+    "http://router:11434",
+    "https://router:11434",
+    "http://localhost:3000",
+    "https://localhost",
+    "http://chat.localhost:8080",
+    "http://127.0.0.1:5173",
+    "http://[::1]:3000",
+    "tauri://localhost",
+    "https://chat.example.org",
+]
+
+
+@pytest.mark.parametrize("origin", LOCAL_PAGES)
+def test_pages_of_this_machine_and_named_ones_may_ask(origin: str) -> None:
+    """Preflights are granted with whatever headers SDKs send; every real answer has exactly one Allow-Origin."""
+
+    async def story(world: World, http: httpx.AsyncClient) -> None:
+        wanted = "authorization, x-stainless-os, http-referer, x-title, bad header, content-type"
+        preflight = await http.options(
+            "/v1/chat/completions",
+            headers={
+                "origin": origin,
+                "access-control-request-method": "POST",
+                "access-control-request-headers": wanted,
+                "access-control-request-private-network": "true",
+            },
+        )
+        assert preflight.status_code == 204
+        granted = preflight.headers["access-control-allow-headers"].split(", ")
+        assert granted == ["authorization", "x-stainless-os", "http-referer", "x-title", "content-type"]
+        assert preflight.headers["access-control-max-age"] == str(MAX_AGE_S) == "86400"
+        assert "POST" in preflight.headers["access-control-allow-methods"]
+        assert preflight.headers["access-control-allow-private-network"] == "true"
+        assert preflight.headers.get_list(ALLOW_ORIGIN) == [origin]
+        for method, path in (("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("GET", "/nothing")):
+            answer = await http.request(method, path, headers={"origin": origin})
+            assert answer.headers.get_list(ALLOW_ORIGIN) == [origin], path
+            assert "Origin" in answer.headers["vary"]
+
+    with_front(story, "https://chat.example.org/")
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://localhost.evil.example", "http://127.0.0.1.evil.example"]
+)
+def test_pages_from_elsewhere_are_refused_before_they_do_anything(origin: str) -> None:
+    """A simple POST needs no preflight, so hiding the answer would not be enough."""
+
+    async def story(world: World, http: httpx.AsyncClient) -> None:
+        answer = await http.post("/models/load", json={"model": "alpha"}, headers={"origin": origin})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "origin_not_allowed")
+        assert ALLOW_ORIGIN not in answer.headers
+        preflight = await http.options("/v1/models", headers={"origin": origin, "access-control-request-method": "GET"})
+        assert (preflight.status_code, ALLOW_ORIGIN in preflight.headers) == (403, False)
+        assert world.happened(e.LoadWished) == []
+
+    with_front(story)
+
+
+def test_a_star_lets_every_page_in() -> None:
+    """For whoever wants that."""
+
+    async def story(world: World, http: httpx.AsyncClient) -> None:
+        answer = await http.get("/v1/models", headers={"origin": "https://any.example"})
+        assert answer.headers.get_list(ALLOW_ORIGIN) == ["https://any.example"]
+
+    with_front(story, "*")
+
+
+def test_programs_send_no_origin_and_see_none_of_it() -> None:
+    """No header for browsers where no browser asks."""
+
+    async def story(world: World, http: httpx.AsyncClient) -> None:
+        assert ALLOW_ORIGIN not in (await http.get("/v1/models")).headers
+
+    with_front(story)

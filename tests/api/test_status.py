@@ -1,0 +1,185 @@
+"""What the router says it is doing: /status, /running, /router and what each queued request waits for."""
+
+import asyncio
+from typing import Any
+
+from eventlog import events as e
+from router.api.waiting import waits
+from tests.api.world import World, model
+
+
+async def queue(world: World) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = (await world.get("/status"))["queue"]
+    return rows
+
+
+def test_each_queued_request_shows_its_place_and_what_it_waits_for() -> None:
+    """Two slots are taken, two more wait for slots, two wait for a swap; a place is given up and all move on."""
+
+    async def story(world: World) -> None:
+        running = [await world.arrive("alpha") for _ in range(2)]
+        waiting = [await world.arrive("alpha") for _ in range(2)]
+        swapping = [await world.arrive("beta", key="bob", priority=0) for _ in range(2)]
+        status = await world.get("/status")
+        assert [row["rid"] for row in status["in_flight"]] == running
+        rows = status["queue"]
+        assert [row["position"] for row in rows] == [1, 2, 3, 4]
+        assert [row["rid"] for row in rows] == waiting + swapping
+        replica = world.happened(e.ReplicaSpawnOrdered)[0].replica
+        assert rows[0]["blocked_by"] == {"why": "slots", "by": [replica]}
+        assert rows[2]["blocked_by"]["why"] == "protected"
+        assert rows[2]["blocked_by"]["by"] == ["alpha"]
+        assert rows[3]["blocked_by"] == {"why": "order", "by": [f"rid:{swapping[0]}"]}
+        assert all(row["waited_us"] >= 0 for row in rows)
+        assert rows[3]["key"] == "bob"
+        await world.post(e.RequestCancelled(rid=waiting[0]))
+        rows = await queue(world)
+        assert [(row["position"], row["rid"]) for row in rows] == [
+            (1, waiting[1]),
+            (2, swapping[0]),
+            (3, swapping[1]),
+        ]
+
+    World.run(story)
+
+
+def test_a_request_behind_a_load_is_told_when_its_turn_comes() -> None:
+    """Nothing is known before the first load; afterwards the estimate is made of what loads and requests took."""
+
+    async def story(world: World) -> None:
+        world.replicas.loads = False
+        first = await world.arrive("alpha")
+        (row,) = await queue(world)
+        assert row["blocked_by"] == {"why": "loading", "by": ["alpha"]}
+        assert row["eta_us"] is None
+        world.replicas.ready(world.happened(e.ReplicaSpawnOrdered)[-1].replica)
+        await world.until(lambda: bool(world.happened(e.RequestDispatched)))
+        await world.finish(first)
+        await world.arrive("alpha")
+        await world.arrive("alpha")
+        await world.arrive("alpha")
+        await world.arrive("alpha")
+        third, fourth = await queue(world)
+        # Two slots, 3 s per request: one falls free every 1.5 s.
+        assert (third["eta_us"], fourth["eta_us"]) == (1_500_000, 3_000_000)
+
+    World.run(story)
+
+
+def test_an_estimate_of_a_swap_adds_drain_stop_and_load() -> None:
+    """beta was loaded once (2 s) and alpha stopped once (0.5 s): a queued request for beta knows what it is in for."""
+
+    async def story(world: World) -> None:
+        for name in ("alpha", "beta", "alpha"):
+            await world.finish(await world.arrive(name))
+        world.replicas.stops = False
+        await world.arrive("alpha")
+        rid = await world.arrive("beta")
+        (wait,) = waits(world.loop.state, world.services.view, world.loop.clock.now_us())
+        assert wait.request.rid == rid
+        # Half of a request of 3 s on average, 0.5 s to stop, 2 s to load.
+        assert wait.eta_us == 1_500_000 + 500_000 + 2_000_000
+
+    World.run(story)
+
+
+def test_a_gpu_is_swapping_before_serving_before_idle() -> None:
+    """A load on GPU 1 shows there and nowhere else; a request at work makes its GPU serve."""
+
+    async def story(world: World) -> None:
+        async def words() -> dict[str, str]:
+            said: dict[str, str] = (await world.get("/router"))["gpu_status"]
+            return said
+
+        assert await words() == {"0": "idle", "1": "idle", "2": "idle"}
+        rid = await world.arrive("alpha")
+        assert await words() == {"0": "serving", "1": "idle", "2": "idle"}
+        world.replicas.loads = False
+        await world.arrive("wide")
+        assert await words() == {"0": "serving", "1": "swapping", "2": "swapping"}
+        await world.finish(rid)
+        assert await words() == {"0": "idle", "1": "swapping", "2": "swapping"}
+
+    World.run(story, model("alpha"), model("wide", gpus=(1, 2)), gpus=3)
+
+
+def test_gpus_show_samples_and_residents() -> None:
+    """What NVML told, None where it did not, and who lives there with how much memory."""
+
+    async def story(world: World) -> None:
+        world.replicas.loads = False
+        await world.arrive("alpha")
+        replica = world.happened(e.ReplicaSpawnOrdered)[-1].replica
+        world.replicas.ready(replica, vram=[e.Memory(0, 700)])
+        await world.until(lambda: bool(world.happened(e.ReplicaReady)))
+        first, second = (await world.get("/router/gpu"))["gpus"]
+        assert (first["name"], first["used_mib"], first["utilisation_percent"]) == ("Card A", 1024, 40)
+        assert first["power_mw"] is None
+        assert first["residents"] == [{"model": "alpha", "phase": "ready", "in_flight": 1, "vram_mib": 700}]
+        assert (second["name"], second["used_mib"], second["residents"]) == ("", None, [])
+
+    World.run(story, model("alpha"), gpus=2)
+
+
+def test_the_router_at_a_glance() -> None:
+    """The fields that the seed router's API had, under their names."""
+
+    async def story(world: World) -> None:
+        await world.arrive("wide")
+        shown = await world.get("/router")
+        assert shown["status"] == "active"
+        assert shown["ports"] == {"router": 11434}
+        assert (shown["num_gpus"], shown["max_models_per_gpu"], shown["eviction_policy"]) == (2, 1, "lru")
+        assert shown["model_gpus"] == {"wide": [0, 1]}
+        (instance,) = shown["instances"]
+        assert (instance["model"], instance["gpus"], instance["phase"]) == ("wide", [0, 1], "ready")
+        assert (instance["in_flight"], instance["slots"]) == (1, 2)
+        models = (await world.get("/router/models"))["models"]
+        assert (models[0]["name"], models[0]["in_flight"], models[0]["queued"]) == ("wide", 1, 0)
+
+    World.run(story, model("wide", gpus=(0, 1)), gpus=2)
+
+
+def test_running_lists_the_loaded_models() -> None:
+    """One resident, one row; secrets of its command line are blotted out."""
+
+    async def story(world: World) -> None:
+        assert (await world.get("/running")) == {"running": []}
+        await world.arrive("alpha")
+        (row,) = (await world.get("/running"))["running"]
+        assert (row["model"], row["state"], row["ttl"]) == ("alpha", "ready", 60)
+        assert row["cmd"] == "llama-server --hf-token *** --model /m.gguf"
+
+    World.run(story, model("alpha", ttl_s=60.0, argv=("--hf-token", "hf_secret", "--model", "/m.gguf")), model("b"))
+
+
+def test_a_long_queue_is_cut_where_asked_and_counted_whole() -> None:
+    """`limit` bounds the listing, never the count."""
+
+    async def story(world: World) -> None:
+        world.replicas.loads = False
+        for _ in range(5):
+            await world.arrive("alpha")
+        status = await world.get("/status?limit=2")
+        assert (status["queued"], len(status["queue"])) == (5, 2)
+
+    World.run(story)
+
+
+def test_ten_thousand_queued_requests_are_shown_in_a_moment() -> None:
+    """The whole queue with reasons and estimates: what the page costs must not be felt by streams."""
+
+    async def story(world: World) -> None:
+        world.replicas.loads = False
+        names = [f"m{index}" for index in range(16)]
+        now_us = world.loop.clock.now_us()
+        facts = [
+            e.RequestArrived(rid=world.loop.next_rid(), arrived_us=now_us, model=names[n % 16]) for n in range(10_000)
+        ]
+        await world.post(*facts)
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        assert len(waits(world.loop.state, world.services.view, now_us)) == 10_000
+        assert clock() - begun < 1
+
+    World.run(story, *(model(f"m{index}") for index in range(16)))
