@@ -133,7 +133,8 @@ def test_memory_that_comes_back_after_the_exit_costs_a_retry_and_no_request(tmp_
 def test_a_stranger_that_answers_in_a_childs_place_is_not_believed(tmp_path: Path) -> None:
     """A process outside the child's group listens on the child's socket: it never sees a request."""
     imposter = tmp_path / "imposter"
-    imposter.write_text(f'#!/bin/sh\nsetsid {" ".join(STANDIN)} "$@" &\nsleep 30\n')
+    needs = f'STANDIN_LEDGER={tmp_path}/ledger LLAMA_API_KEY="$LLAMA_API_KEY"'
+    imposter.write_text(f'#!/bin/sh\nenv -i {needs} setsid {" ".join(STANDIN)} "$@" &\nsleep 30\n')
     imposter.chmod(0o755)
     help_ = tmp_path / "binary"
     help_.write_text(f'#!/bin/sh\ncase "$1" in --*) exec {" ".join(STANDIN)} "$@";; esac\nexec {imposter} "$@"\n')

@@ -9,7 +9,7 @@ import pytest
 from tests.faults.checks import processes_of, routed
 from tests.standin.fixtures import ROUTES, WHOLE_ROUTES, Model, RouterProcess
 
-QUICK_STALL = {"STALL_MIN": 1.5}
+QUICK_STALL = {"STREAM_SILENCE": 1.5, "FIRST_TOKEN_SILENCE": 1.5}
 
 
 def test_a_server_that_goes_silent_in_a_stream_is_replaced(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from tests.standin.dialects import Answer, Dialect
 from tests.standin.ledger import LedgerWriter
 from tests.standin.script import Script
-from tests.standin.slots import Slots
+from tests.standin.slots import Slots, Work
 from tests.standin.streams import Stream
 from tests.standin.wire import Connection, Gone, Request
 
@@ -136,6 +136,8 @@ class Generation:
             1 + len(prompt) // 4,
             self.service.slots.cached_chars(self.slots[0], prompt) // 4,
         )
+        self.work = Work(self.serial, answer.prompt_n, answer.cache_n, self.script.first_byte_s)
+        self.service.slots.work[self.slots[0]] = self.work
         conversation = self.request.headers.get("x-conversation-id")
         if conversation and self.streaming:
             self.stream = self.service.streams[conversation] = Stream(conversation)
@@ -189,6 +191,7 @@ class Generation:
         text = f"w{number} ".ljust(self.script.chunk_bytes, ".")
         answer.text += text
         answer.predicted_n = number
+        self.work.decoded = number
         answer.predicted_ms += self.script.gap_s * 1000
         return text
 

@@ -99,7 +99,8 @@ class Metadata:
         if "fail_on_no_slot" in request.query and all(taken):
             return error(503, "no slot available", "unavailable_error")
         common = {"n_ctx": self.options.slot_ctx, "speculative": False}
-        return 200, [{"id": slot, **common, "is_processing": busy} for slot, busy in enumerate(taken)]
+        work = [{} if at is None else at.told() for at in self.service.slots.work]
+        return 200, [{"id": slot, **common, "is_processing": busy, **work[slot]} for slot, busy in enumerate(taken)]
 
     def metrics(self) -> str:
         service = self.service

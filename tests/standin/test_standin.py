@@ -90,7 +90,10 @@ def test_requests_beyond_its_slots_are_deferred(tmp_path: Path) -> None:
     with StandIn(tmp_path, gap_s=0.05).until_ready() as standin:
         calls = [streamed(standin) for _ in range(3)]
         standin.ledger.wait_for_count(2, "slot_taken")
-        assert [slot["is_processing"] for slot in standin.call("GET", "/slots").json()] == [True, True]
+        slots = standin.call("GET", "/slots").json()
+        assert [(slot["is_processing"], slot["id_task"]) for slot in slots] == [(True, 1), (True, 2)]
+        standin.ledger.wait_for_count(4, "chunk")
+        assert standin.call("GET", "/slots").json()[0]["next_token"][0]["n_decoded"] > 1
         assert [len(list(call.chunks())) for call in calls] == [8, 8, 8]
         assert standin.ledger.events("slot_taken")[2]["mono_us"] >= standin.ledger.events("slot_freed")[0]["mono_us"]
 
