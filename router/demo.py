@@ -112,7 +112,10 @@ def _free_port() -> int:
 
 
 def _configure(home: Path, weights: Path, port: int) -> dict[str, str]:
-    sections = [f"[{name}]\nmodel = {weights}\nctx-size = 4096\nparallel = 2\n" for name in MODELS]
+    # llama.cpp's threads spin while they wait: two models that share the cores must not use them all each.
+    threads = max(1, (os.cpu_count() or 2) // 2)
+    shared = f"[*]\nctx-size = 4096\nparallel = 2\nthreads = {threads}\n"
+    sections = [shared, *(f"[{name}]\nmodel = {weights}\n" for name in MODELS)]
     (home / "presets.ini").write_text("\n".join(sections))
     models = {name: {"gpus": gpus} for name, gpus in MODELS.items()}
     config = {"API-port": port, "LLM": models, "ROUTER": {"NUM_GPUS": 2, "QUEUE_HEAD_GRACE": 0}}

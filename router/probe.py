@@ -92,25 +92,39 @@ async def properties(endpoint: Endpoint, timeout_s: float) -> Properties:
     )
 
 
-async def work_done(endpoint: Endpoint, timeout_s: float) -> tuple[tuple[int, ...], ...] | None:
-    """How far each slot is: task, tokens of the prompt processed, tokens made. None when nobody answers in time.
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How far one slot is. `task` numbers what it does; the counts are 0 where the server does not tell."""
 
-    Two equal answers some time apart, with a slot at work, mean that nothing moves.
-    """
+    task: int
+    busy: bool
+    prompt_tokens: int
+    tokens: int
+
+
+async def work(endpoint: Endpoint, timeout_s: float) -> tuple[Work, ...] | None:
+    """How far each slot is. None when nobody answers in time."""
     try:
         slots = await _json(endpoint, "/slots", timeout_s)
     except (UpstreamError, TimeoutError, Imposter):
         return None
-    listed = [slot for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
     return tuple(
-        (
-            _int(slot.get("id_task")),
-            int(bool(slot.get("is_processing"))),
-            _int(slot.get("n_prompt_tokens_processed")),
-            _decoded(slot.get("next_token")),
+        Work(
+            task=_int(slot.get("id_task")),
+            busy=bool(slot.get("is_processing")),
+            prompt_tokens=_int(slot.get("n_prompt_tokens_processed")),
+            tokens=_decoded(slot.get("next_token")),
         )
-        for slot in listed
+        for slot in (slots if isinstance(slots, list) else [])
+        if isinstance(slot, dict)
     )
+
+
+def has_moved(before: tuple[Work, ...] | None, after: tuple[Work, ...] | None) -> bool:
+    """Whether a slot that was at work has got on, or the server answers again. Work taken since is no sign of life."""
+    if before is None or after is None:
+        return after is not None
+    return any(then.busy and then != now for then, now in zip(before, after, strict=False))
 
 
 def _decoded(next_token: object) -> int:
