@@ -626,7 +626,7 @@ class SwapAborted(Decision, frozen=True, kw_only=True, omit_defaults=True):
 
     swap: int
     target: str = ""
-    why: Literal["unwanted", "stopping"] = "unwanted"
+    why: Literal["unwanted", "stopping", "stale", "gpu_out"] = "unwanted"
 
 
 class SwapFinished(Decision, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from eventlog import events as e
-from router.scheduler.state import Model, Replica, Request, State
+from router.scheduler.state import Lane, Model, Rank, Replica, Request, State, head_of, key_is_full
 
 OVERTOOK_SHOWN = 8
 
@@ -27,23 +27,23 @@ def choose(state: State, model: Model, request: Request) -> Choice | None:
     A request that was in flight during a crash runs alone the second time: if it kills again, it was the one.
     """
     alone = request.attempt > 1
-    last = model.conversations.get(request.conversation, "") if state.settings.affinity else ""
-    best: Choice | None = None
-    best_key: tuple[int, bool, int] | None = None
-    tied = False
-    for replica_id in model.replicas:
-        replica = state.replicas[replica_id]
-        weight = weight_on(replica, request)
-        if not has_room(state, replica, weight, alone=alone):
-            continue
-        key = (replica.load, replica_id != last, replica.index)
-        tied = tied or (best_key is not None and best_key[0] == key[0])
-        if best_key is None or key < best_key:
-            why: Why = "alone" if alone else ("affinity" if replica_id == last else "least_busy")
-            best, best_key = Choice(replica, weight, why), key
-    if best is not None and best.why == "affinity" and not tied:
-        return Choice(best.replica, best.weight, "least_busy")
-    return best
+    open_to_it = [
+        replica
+        for replica in [state.replicas[replica] for replica in model.replicas]
+        if has_room(state, replica, weight_on(replica, request), alone=alone)
+    ]
+    if not open_to_it:
+        return None
+    least = min(replica.load for replica in open_to_it)
+    tied = [replica for replica in open_to_it if replica.load == least]
+    chosen = tied[0]  # replicas stand by index
+    why: Why = "least_busy"
+    if len(tied) > 1 and state.settings.affinity and request.conversation in model.conversations:
+        last = model.conversations[request.conversation]
+        for replica in tied:
+            if replica.id == last:
+                chosen, why = replica, "affinity"
+    return Choice(chosen, weight_on(chosen, request), "alone" if alone else why)
 
 
 def weight_on(replica: Replica, request: Request) -> int:
@@ -62,12 +62,16 @@ def has_room(state: State, replica: Replica, weight: int, *, alone: bool) -> boo
     return overcommit < 0 or weight == 0 or replica.load + weight <= replica.slots + overcommit
 
 
-def dispatch(
-    state: State, request: Request, choice: Choice, waiting: list[tuple[Request, int]], *, pay_out: bool = False
-) -> e.RequestDispatched:
-    """`waiting`: the heads before it in the order, each with the GPUs that its model or its swap touches."""
-    mask = choice.replica.mask
-    passed = [head for head, touched in waiting if touched & mask]
+def dispatch(state: State, request: Request, choice: Choice, *, pay_out: bool = False) -> e.RequestDispatched:
+    """Says also whom the request passes: earlier ones that need a swap on its GPUs."""
+    passed: list[tuple[Rank, Lane]] = []
+    for name, lane in state.lanes.items():
+        model = state.models[name]
+        if model.mask & choice.replica.mask and not model.mask & state.gpus_out and needs_swap(model):
+            head = head_of(state, lane)
+            if head is not None and head < request.rank:
+                passed.append((head, lane))
+    passed.sort(key=lambda passed: passed[0])
     return e.RequestDispatched(
         rid=request.rid,
         replica=choice.replica.id,
@@ -76,13 +80,18 @@ def dispatch(
         rule="pay_out" if pay_out and choice.why != "alone" else choice.why,
         in_flight=choice.replica.load,
         weight=choice.weight,
-        overtook=sum(_ahead_of(state, head.model, request) for head in passed),
-        overtook_first=[head.rid for head in passed[:OVERTOOK_SHOWN]],
+        overtook=sum(_ahead_of(state, lane, request.rank) for _, lane in passed),
+        overtook_first=[head[2] for head, _ in passed[:OVERTOOK_SHOWN]],
     )
 
 
-def _ahead_of(state: State, model: str, request: Request) -> int:
-    return sum(bisect_left(ranks, request.rank) for ranks in state.lanes[model].by_key.values())
+def needs_swap(model: Model) -> bool:
+    """Nothing of it serves, and nothing of it is on the way."""
+    return model.phase not in ("ready", "loading")
 
 
-__all__ = ["Choice", "choose", "dispatch", "has_room", "weight_on"]
+def _ahead_of(state: State, lane: Lane, rank: Rank) -> int:
+    return sum(bisect_left(ranks, rank) for key, ranks in lane.by_key.items() if not key_is_full(state, key))
+
+
+__all__ = ["Choice", "choose", "dispatch", "has_room", "needs_swap", "weight_on"]

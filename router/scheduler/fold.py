@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from eventlog import events as e
+from eventlog.settings import ModelSettings
 from router.scheduler import queue
 from router.scheduler.state import (
     CONVERSATIONS_MAX,
+    SUSPECTS_MAX,
     AdminCall,
     Answer,
     Lost,
@@ -43,11 +45,14 @@ def fold(state: State, event: e.Event) -> None:
 
 
 def _router_started(state: State, event: e.RouterStarted) -> None:
+    assert event.at_us > 0, "0 means never in several places of the state: a run cannot begin at 0"
     carried = event.carried
     fresh = State(
         settings=event.config,
         run=event.run,
         now_us=event.at_us,
+        profile=carried.profile,
+        suspects=list(carried.suspects),
         last_rid=carried.next_rid - 1,
         last_op=carried.next_op - 1,
         last_swap=carried.next_swap - 1,
@@ -66,29 +71,49 @@ def _router_started(state: State, event: e.RouterStarted) -> None:
 
 
 def _config_loaded(state: State, event: e.ConfigLoaded) -> None:
-    before = state.settings.models
+    before, cap = state.settings.models, state.settings.max_models_per_gpu
     state.settings = event.config
-    for name, settings in event.config.models.items():
-        model = state.models.get(name)
-        if model is not None and before.get(name) != settings:
+    for model in state.models.values():
+        old, new = before.get(model.name), event.config.models.get(model.name)
+        if old != new or model.cooldown_until_us < 0:
+            # A reload is the owner saying: try again. What can get better by itself keeps its time.
             model.cooldown_until_us = 0
             model.failures = 0
-            model.stale = bool(model.replicas)
-            if not model.replicas:
-                model.mask = mask_of(settings.gpus)
-    for model in state.models.values():
-        if model.name not in event.config.models:
-            model.stale = bool(model.replicas)
+            model.top_up_after_us = 0
+        if new is None or old is None or _is_started_otherwise(old, new):
+            model.stale = model.stale or bool(model.replicas or model.target_of)
+        if new is not None and not model.replicas and not model.target_of:
+            _pin(model, new)
+    if event.config.max_models_per_gpu < cap:
+        for swap in state.swaps.values():
+            if swap.target and swap.to_spawn:
+                state.models[swap.target].stale = True  # planned for more room than there is now
     _place_models(state)
+
+
+def _is_started_otherwise(old: ModelSettings, new: ModelSettings) -> bool:
+    """Whether processes started under the old settings are not those that the new ones ask for."""
+    processes = (old.fingerprint, old.gpus, old.mask, old.replica_gpus)
+    return processes != (new.fingerprint, new.gpus, new.mask, new.replica_gpus) or new.replicas < old.replicas
+
+
+def _pin(model: Model, settings: ModelSettings) -> None:
+    model.mask = mask_of(settings.gpus)
+    model.gpus = gpus_of(model.mask)
 
 
 def _place_models(state: State) -> None:
     for name, settings in state.settings.models.items():
         if name not in state.models:
-            state.models[name] = Model(name=name, mask=mask_of(settings.gpus))
+            state.models[name] = Model(name=name, mask=0)
+            _pin(state.models[name], settings)
     gpus = max([state.settings.gpus, *(model.mask.bit_length() for model in state.models.values())])
     while len(state.residents) < gpus:
         state.residents.append([])
+
+
+def _profile_changed(state: State, event: e.ProfileChanged) -> None:
+    state.profile = event.profile
 
 
 def _router_stopping(state: State, event: e.RouterStopping) -> None:
@@ -111,7 +136,7 @@ def _request_arrived(state: State, event: e.RequestArrived) -> None:
     elif model is None or settings is None:
         state.refused[event.rid] = Refusal(model=event.model, status=404, code="model_not_found")
     elif model.mask >> state.settings.gpus:
-        reason = f"it needs GPUs {list(gpus_of(model.mask))} of {state.settings.gpus}"
+        reason = f"it needs GPUs {list(model.gpus)} of {state.settings.gpus}"
         state.refused[event.rid] = Refusal(model=event.model, status=503, code="no_capacity", reason=reason)
     else:
         request = Request(
@@ -144,6 +169,8 @@ def _load_wished(state: State, event: e.LoadWished) -> None:
         state.answers[event.op] = Answer(outcome="unknown", code="model_not_found")
     elif state.stopping_at_us:
         state.answers[event.op] = Answer(outcome="cancelled", code="shutting_down")
+    elif model.phase == "ready":
+        state.answers[event.op] = Answer(outcome="already")
     else:
         wish = Request(rid=event.rid, model=event.model, arrived_us=event.at_us, op=event.op)
         state.requests[event.rid] = wish
@@ -159,7 +186,7 @@ def _request_dispatched(state: State, event: e.RequestDispatched) -> None:
     _drop_timer(state, f"grace:{request.rid}")
     request.replica = event.replica
     request.weight = event.weight
-    request.held = ""
+    request.held = None
     replica.in_flight[request.rid] = event.weight
     replica.load += event.weight
     if event.rule == "alone":
@@ -173,14 +200,13 @@ def _request_dispatched(state: State, event: e.RequestDispatched) -> None:
         model.conversations[request.conversation] = event.replica
         if len(model.conversations) > CONVERSATIONS_MAX:
             del model.conversations[next(iter(model.conversations))]
-    swap = state.swaps.get(model.target_of)
-    if swap is not None and swap.cause_rid == request.rid:
-        swap.paid_out = True
+    if model.target_of:
+        state.swaps[model.target_of].paid_out = True
 
 
 def _request_finished(state: State, event: e.RequestFinished) -> None:
     request = state.requests.get(event.rid)
-    if request is None:
+    if request is None or request.replica != event.replica:
         return
     _let_go(state, request)
     _end(state, request)
@@ -189,17 +215,23 @@ def _request_finished(state: State, event: e.RequestFinished) -> None:
 
 
 def _request_cancelled(state: State, event: e.RequestCancelled) -> None:
-    state.refused.pop(event.rid, None)
-    state.lost.pop(event.rid, None)
     request = state.requests.get(event.rid)
     if request is None:
         return
+    if request.op:
+        _cancel_wish(state, request)
+        return
     replica = state.replicas.get(request.replica)
-    if replica is not None and request.rid in replica.in_flight:
+    if replica is not None:
         # The slot stays taken until SlotReleased: a real llama-server finishes its batch first.
         replica.releasing[request.rid] = replica.in_flight.pop(request.rid)
+    if request.replica:
         _count_out(state, request)
     _end(state, request)
+
+
+def _cancel_wish(state: State, wish: Request) -> None:
+    state.answers[wish.op] = Answer(outcome="cancelled")
 
 
 def _slot_released(state: State, event: e.SlotReleased) -> None:
@@ -242,9 +274,10 @@ def _request_requeued(state: State, event: e.RequestRequeued) -> None:
 
 def _request_failed(state: State, event: e.RequestFailed) -> None:
     state.lost.pop(event.rid, None)
-    request = state.requests.get(event.rid)
-    if request is not None:
-        _end(state, request)
+    request = state.requests[event.rid]
+    _end(state, request)
+    if event.suspect and request.conversation and request.conversation not in state.suspects:
+        state.suspects = [*state.suspects, request.conversation][-SUSPECTS_MAX:]
 
 
 def _request_rejected(state: State, event: e.RequestRejected) -> None:
@@ -253,14 +286,9 @@ def _request_rejected(state: State, event: e.RequestRejected) -> None:
 
 def _request_held(state: State, event: e.RequestHeld) -> None:
     request = state.requests[event.rid]
-    request.held = held_as(event)
+    request.held = (event.why, event.hard, tuple(event.victims), tuple(event.blocked_by))
     if event.head_since_us and request.head_since_us < 0:
         request.head_since_us = event.head_since_us
-
-
-def held_as(event: e.RequestHeld) -> str:
-    """What a hold says, as one value to compare."""
-    return f"{event.why}{' hard' if event.hard else ''} {event.victims} {event.blocked_by}"
 
 
 def _client_detached(state: State, event: e.ClientDetached) -> None:
@@ -270,14 +298,13 @@ def _client_detached(state: State, event: e.ClientDetached) -> None:
 
 
 def _let_go(state: State, request: Request) -> None:
-    """The replica no longer works on the request."""
+    """The replica, if there still is one, no longer works on the request."""
     replica = state.replicas.get(request.replica)
-    if replica is not None and request.rid in replica.in_flight:
+    if replica is not None:
         replica.load -= replica.in_flight.pop(request.rid)
         if replica.alone == request.rid:
             replica.alone = 0
-    if request.replica and request.rid not in state.lost:
-        _count_out(state, request)
+    _count_out(state, request)
 
 
 def _count_out(state: State, request: Request) -> None:
@@ -344,8 +371,6 @@ def _swap_finished(state: State, event: e.SwapFinished) -> None:
     for name in swap.victims:
         state.models[name].victim_of = 0
     _leave_target(state, swap)
-    if swap.op and swap.op not in state.admin:
-        state.answers[swap.op] = Answer(outcome="done")
 
 
 def _leave_target(state: State, swap: Swap) -> None:
@@ -400,19 +425,17 @@ def _replica_spawned(state: State, event: e.ReplicaSpawned) -> None:
 
 def _replica_ready(state: State, event: e.ReplicaReady) -> None:
     replica = state.replicas.get(event.replica)
-    if replica is None:
-        return
-    replica.slots = event.slots
+    if replica is None or replica.phase != "loading":
+        return  # told to stop in the meantime: its end is still to come
+    replica.slots = max(1, event.slots)
+    replica.phase = "ready"
     model = state.models[replica.model]
-    swap = state.swaps.get(model.target_of)
-    if swap is not None and replica.index in swap.loading:
-        swap.loading.remove(replica.index)
-        swap.ready += 1
-    if replica.phase == "loading":
-        replica.phase = "ready"
-        if model.phase != "ready":
-            model.loaded_us = state.now_us
-            model.used_us = state.now_us
+    swap = state.swaps[model.target_of]
+    swap.loading.remove(replica.index)
+    swap.ready += 1
+    if model.phase != "ready":
+        model.loaded_us = state.now_us
+        model.used_us = state.now_us
     refresh_phase(state, model)
 
 
@@ -434,27 +457,29 @@ def _replica_load_failed(state: State, event: e.ReplicaLoadFailed) -> None:
     replica = state.replicas.get(event.replica)
     if replica is None:
         return
-    model = state.models[replica.model]
-    swap = state.swaps.get(model.target_of)
-    if swap is not None and replica.index in swap.loading:
-        swap.loading.remove(replica.index)
-        swap.failed[replica.index] = event.kind
-        swap.reason = event.reason or event.kind
+    _fail_load(state, replica, event.kind, event.reason)
     _remove_replica(state, replica)
+
+
+def _fail_load(state: State, replica: Replica, kind: str, reason: str = "") -> bool:
+    """If it was never ready, its swap has one process less to wait for. Says whether that is so."""
+    swap = state.swaps.get(state.models[replica.model].target_of)
+    if swap is None or replica.index not in swap.loading:
+        return False
+    swap.loading.remove(replica.index)
+    swap.failed[replica.index] = kind
+    swap.reason = reason or kind
+    swap.cancelled = swap.cancelled or replica.phase == "stopping"
+    return True
 
 
 def _replica_stopped(state: State, event: e.ReplicaStopped) -> None:
     replica = state.replicas.get(event.replica)
     if replica is None:
         return
-    model = state.models[replica.model]
-    swap = state.swaps.get(model.target_of)
-    if swap is not None and replica.index in swap.loading:
-        swap.loading.remove(replica.index)
-        swap.failed[replica.index] = "stopped"
-        swap.cancelled = True
+    _fail_load(state, replica, "stopped")
     if replica.stalled:
-        _count_crash(state, model, replica)
+        _count_crash(state, state.models[replica.model], replica)
     _remove_replica(state, replica)
 
 
@@ -462,7 +487,8 @@ def _replica_crashed(state: State, event: e.ReplicaCrashed) -> None:
     replica = state.replicas.get(event.replica)
     if replica is None:
         return
-    _count_crash(state, state.models[replica.model], replica)
+    if not _fail_load(state, replica, event.cause_of_exit, event.reason):
+        _count_crash(state, state.models[replica.model], replica)
     _remove_replica(state, replica)
 
 
@@ -492,7 +518,7 @@ def _remove_replica(state: State, replica: Replica) -> None:
 
 
 def _reside(state: State, model: Model) -> None:
-    for gpu in gpus_of(model.mask):
+    for gpu in model.gpus:
         if model.name not in state.residents[gpu]:
             state.residents[gpu].append(model.name)
 
@@ -501,7 +527,7 @@ def _vacate_if_gone(state: State, model: Model) -> None:
     refresh_phase(state, model)
     if model.replicas or model.target_of:
         return
-    for gpu in gpus_of(model.mask):
+    for gpu in model.gpus:
         if model.name in state.residents[gpu]:
             state.residents[gpu].remove(model.name)
     model.victim_of = 0
@@ -512,7 +538,7 @@ def _vacate_if_gone(state: State, model: Model) -> None:
         model.stale = False
         settings = state.settings.models.get(model.name)
         if settings is not None:
-            model.mask = mask_of(settings.gpus)
+            _pin(model, settings)
     for call in state.admin.values():
         if model.name in call.models:
             call.models.remove(model.name)
@@ -582,8 +608,13 @@ def _admin_gpu(state: State, event: e.AdminGpu) -> None:
 
 def _admin_cancel(state: State, event: e.AdminCancel) -> None:
     state.last_op = max(state.last_op, event.op)
-    known = event.rid in state.requests
-    state.answers[event.op] = Answer(outcome="done") if known else Answer(outcome="unknown", code="request_not_found")
+    request = state.requests.get(event.rid)
+    if request is None:
+        state.answers[event.op] = Answer(outcome="unknown", code="request_not_found")
+        return
+    state.answers[event.op] = Answer(outcome="done")
+    if request.op:
+        _cancel_wish(state, request)
 
 
 def _admin_done(state: State, event: e.AdminDone) -> None:
@@ -619,6 +650,7 @@ def _drop_timer(state: State, name: str) -> None:
 _APPLY: dict[type[e.Event], Callable[[State, Any], None]] = {
     e.RouterStarted: _router_started,
     e.ConfigLoaded: _config_loaded,
+    e.ProfileChanged: _profile_changed,
     e.RouterStopping: _router_stopping,
     e.RouterStopped: _router_stopped,
     e.RequestArrived: _request_arrived,

@@ -1,4 +1,4 @@
-"""What must hold of every state and of every decision. Used by the tests, the simulation and, cheaply, in production.
+"""What must hold of every state and of every decision. Used by the tests and the simulation.
 
 An AssertionError from here names what is broken; it is a bug in the rules or in `fold`, never bad input.
 """
@@ -16,17 +16,65 @@ def check(state: State) -> None:
     _check_swaps(state)
 
 
-def check_decision(before: State, fact: e.Fact, decisions: list[e.Decision]) -> None:
-    """Invariants of the decisions that followed a fact; `before` is the state in front of it. Raises AssertionError."""
-    for decision in decisions:
-        if isinstance(decision, e.ReplicaStopOrdered) and not decision.force:
-            replica = before.replicas.get(decision.replica)
-            live = [rid for rid in replica.in_flight if _works_in(before, rid)] if replica is not None else []
-            ended = getattr(fact, "rid", 0)
-            assert not [rid for rid in live if rid != ended], f"{decision.replica} is stopped while it serves {live}"
-        if isinstance(decision, e.SwapBegun):
-            assert len(decision.victims) == len({victim.model for victim in decision.victims})
-            assert all(victim.model != decision.target for victim in decision.victims)
+def check_decision(state: State, decision: e.Decision) -> None:
+    """Invariants of a decision; `state` is the one that it was made from. Raises AssertionError."""
+    if isinstance(decision, e.ReplicaStopOrdered):
+        _check_stop(state, decision)
+    elif isinstance(decision, e.ReplicaSpawnOrdered):
+        _check_spawn(state, decision)
+    elif isinstance(decision, e.RequestDispatched):
+        _check_dispatch(state, decision)
+    elif isinstance(decision, e.SwapBegun):
+        _check_swap(state, decision)
+    elif isinstance(decision, e.AdminDone):
+        known = decision.op in state.wishes or decision.op in state.admin or decision.op in state.answers
+        assert known, f"operation {decision.op} is answered, but nobody waits for that"
+
+
+def _check_stop(state: State, decision: e.ReplicaStopOrdered) -> None:
+    replica = state.replicas[decision.replica]
+    assert replica.phase != "stopping", f"{replica.id} is stopped twice"
+    serving = [rid for rid in replica.in_flight if _works_in(state, rid)]
+    assert decision.force or not serving, f"{replica.id} is stopped while it serves {serving}"
+
+
+def _check_spawn(state: State, decision: e.ReplicaSpawnOrdered) -> None:
+    """The cap is kept by never starting a process too many; a process that stops still counts."""
+    cap = state.settings.max_models_per_gpu
+    for gpu in state.models[decision.model].gpus:
+        others = [name for name in state.residents[gpu] if name != decision.model and state.models[name].replicas]
+        assert len(others) < cap, f"{decision.model} is started on GPU {gpu} beside {others}, more than {cap}"
+
+
+def _check_dispatch(state: State, decision: e.RequestDispatched) -> None:
+    request, replica = state.requests[decision.rid], state.replicas[decision.replica]
+    assert not request.replica, f"{request.rid} is dispatched twice"
+    assert replica.phase == "ready", f"{request.rid} goes to {replica.id}, which is {replica.phase}"
+    assert not replica.suspect, f"{request.rid} goes to {replica.id}, which may be dead"
+    assert not replica.alone, f"{request.rid} joins {replica.alone}, which must be alone"
+    phase = state.models[request.model].phase
+    assert phase == "ready", f"{request.rid} goes to {request.model}, which is {phase}"
+    if decision.weight and state.settings.overcommit >= 0:
+        limit = replica.slots + state.settings.overcommit
+        load = replica.load + decision.weight
+        assert load <= limit, f"{request.rid} makes a load of {load} on {limit} slots of {replica.id}"
+    limits = state.settings.keys.get(request.key)
+    if limits is not None and limits.max_parallel:
+        assert state.running.get(request.key, 0) < limits.max_parallel, f"key {request.key} is over its limit"
+
+
+def _check_swap(state: State, decision: e.SwapBegun) -> None:
+    names = [victim.model for victim in decision.victims]
+    assert len(names) == len(dict.fromkeys(names)), f"a victim is named twice: {names}"
+    assert decision.target not in names, f"{decision.target} would evict itself"
+    assert decision.target or len(names) == 1, f"an unload takes one model, not {names}"
+    for name in names:
+        model = state.models[name]
+        assert model.phase == "ready", f"{name} is to leave, but is {model.phase}"
+        assert not model.victim_of, f"{name} leaves already"
+        assert not model.target_of, f"{name} is being loaded"
+        persistent = name in state.settings.models and state.settings.models[name].persistent
+        assert not decision.target or not persistent, f"{name} may not be evicted"
 
 
 def _works_in(state: State, rid: int) -> bool:
@@ -35,15 +83,14 @@ def _works_in(state: State, rid: int) -> bool:
 
 
 def _check_residents(state: State) -> None:
-    cap = state.settings.max_models_per_gpu
     for gpu, names in enumerate(state.residents):
         assert len(names) == len(set(names)), f"GPU {gpu} counts a model twice: {names}"
-        with_process = [name for name in names if state.models[name].replicas]
-        assert len(with_process) <= cap, f"GPU {gpu} has processes of {with_process}, more than {cap}"
     for model in state.models.values():
         here = bool(model.replicas or model.target_of)
-        for gpu in gpus_of(model.mask):
-            assert (model.name in state.residents[gpu]) == here, f"{model.name} is miscounted on GPU {gpu}"
+        assert model.gpus == gpus_of(model.mask)
+        for gpu, names in enumerate(state.residents):
+            counts = model.name in names
+            assert counts == (here and gpu in model.gpus), f"{model.name} is miscounted on GPU {gpu}"
         assert model.phase == _phase(state, model), f"{model.name} is {model.phase}, should be {_phase(state, model)}"
         in_flight = sum(
             _works_in(state, rid) for replica in model.replicas for rid in state.replicas[replica].in_flight
@@ -72,9 +119,6 @@ def _check_replicas(state: State) -> None:
     for replica in state.replicas.values():
         weight = sum(replica.in_flight.values()) + sum(replica.releasing.values())
         assert replica.load == weight, f"{replica.id} counts a load of {replica.load}, has {weight}"
-        if state.settings.overcommit >= 0:
-            limit = replica.slots + state.settings.overcommit
-            assert weight <= limit or not replica.slots, f"{replica.id} has {weight} in {limit} slots"
         assert replica.id in state.models[replica.model].replicas
         if replica.alone:
             assert list(replica.in_flight) + list(replica.releasing) == [replica.alone], f"{replica.id}: not alone"
@@ -108,16 +152,15 @@ def _check_requests(state: State) -> None:
             replica = state.replicas.get(request.replica)
             assert replica is None or request.rid in replica.in_flight, f"{request.rid} is not on {request.replica}"
     assert state.running == running
-    for key, limits in state.settings.keys.items():
-        assert not limits.max_parallel or running.get(key, 0) <= limits.max_parallel, f"key {key} is over its limit"
 
 
 def _check_swaps(state: State) -> None:
+    """Loads exclude each other on a GPU; an unload may run beside one, for it asks for no room."""
     taken = 0
     for swap in state.swaps.values():
-        assert not taken & swap.mask, f"two swaps touch a GPU: {state.swaps}"
-        taken |= swap.mask
         for name in swap.victims:
             assert state.models[name].victim_of == swap.id or not state.models[name].replicas
         if swap.target:
+            assert not taken & swap.mask, f"two loads touch a GPU: {state.swaps}"
+            taken |= swap.mask
             assert state.models[swap.target].target_of == swap.id

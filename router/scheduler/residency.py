@@ -8,14 +8,14 @@ from typing import Literal
 
 import msgspec
 
-from router.scheduler.state import Model, Request, State, gpus_of, wanted_by
+from router.scheduler.state import Model, Request, State, wanted_by
 
 
 class Plan(msgspec.Struct, kw_only=True, frozen=True):
     """What it takes to load a model.
 
     outcome: ok: the victims can leave. wait: a model in the way cannot be asked to leave yet. never: one in the way
-    never leaves.
+    never leaves, or a GPU does not exist.
     """
 
     outcome: Literal["ok", "wait", "never"]
@@ -27,11 +27,13 @@ class Plan(msgspec.Struct, kw_only=True, frozen=True):
 
 def plan(state: State, target: Model, request: Request) -> Plan:
     """The fewest victims, in the order of `victim_key`, that leave room on every GPU of the target."""
+    if target.mask >> state.settings.gpus:
+        return Plan(outcome="never", mask=target.mask)
     room = state.settings.max_models_per_gpu - 1
     outcome: Literal["ok", "wait", "never"] = "ok"
     chosen: list[str] = []
     in_the_way: list[str] = []
-    for gpu in gpus_of(target.mask):
+    for gpu in target.gpus:
         staying = [name for name in state.residents[gpu] if name != target.name and name not in chosen]
         over = len(staying) - room
         if over <= 0:
@@ -43,7 +45,8 @@ def plan(state: State, target: Model, request: Request) -> Plan:
             may_leave_later = sum(not _is_pinned(state, name) for name in stuck)
             outcome = "wait" if outcome != "never" and len(candidates) + may_leave_later >= over else "never"
             over = len(candidates)
-        candidates.sort(key=lambda name: victim_key(state, name, forced=request.forced))
+        if len(candidates) > 1:
+            candidates.sort(key=lambda name: victim_key(state, name, forced=request.forced))
         chosen += candidates[:over]
     if len(chosen) > 1:
         chosen = _needed(state, target, chosen, room)
@@ -86,7 +89,7 @@ def _needed(state: State, target: Model, chosen: list[str], room: int) -> list[s
     for name in chosen:
         rest = [other for other in needed if other != name]
         shared = state.models[name].mask & target.mask
-        if all(_staying(state, target, gpu, rest) <= room for gpu in gpus_of(shared)):
+        if all(_staying(state, target, gpu, rest) <= room for gpu in target.gpus if shared >> gpu & 1):
             needed = rest
     return needed
 

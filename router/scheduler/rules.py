@@ -4,14 +4,13 @@ They read the state and nothing else: no clock, no randomness, no set is iterate
 The order is the policy. Whoever adds a rule adds it to RULES with the reason for its place.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from eventlog import events as e
 from router.scheduler import swaps
-from router.scheduler.dispatch import choose, dispatch
-from router.scheduler.fold import held_as
-from router.scheduler.residency import Plan, plan
+from router.scheduler.dispatch import choose, dispatch, needs_swap
+from router.scheduler.residency import Plan, is_evictable, plan, victim_key
 from router.scheduler.state import (
     Model,
     Request,
@@ -19,7 +18,9 @@ from router.scheduler.state import (
     busy_mask,
     gpus_of,
     head_of,
+    is_closing,
     is_cooling,
+    is_late,
     wanted_by,
 )
 
@@ -63,7 +64,7 @@ def settle_lost_connections(state: State) -> e.Decision | None:
                 reason=lost.detail,
                 model=request.model,
                 begun=lost.begun,
-                suspect=request.attempt > state.settings.crash_retries,
+                suspect=request.attempt > 1,
             )
         return e.RequestRequeued(rid=rid, replica=lost.replica, attempt=request.attempt + 1)
     return None
@@ -109,96 +110,129 @@ def serve_the_queue(state: State) -> e.Decision | None:
         if head is not None:
             heads.append((head, name))
     heads.sort()
-    busy = busy_mask(state)
-    claimed = 0
-    blocked: list[str] = []
-    earlier: list[str] = []
-    waiting: list[tuple[Request, int]] = []
+    ahead = _Ahead(busy=busy_mask(state))
     for rank, name in heads:
         model = state.models[name]
         request = state.requests[rank[2]]
-        if model.phase == "ready" and name not in blocked:
-            if request.op:
-                return e.AdminDone(op=request.op, outcome="done")
-            choice = choose(state, model, request)
-            if choice is not None:
-                return dispatch(state, request, choice, waiting)
-            earlier.append(name)
-            waiting.append((request, model.mask))
-            continue
-        if model.phase in ("ready", "loading"):
-            earlier.append(name)
-            waiting.append((request, model.mask))
-            continue
-        needed = plan(state, model, request)
-        verdict = _judge(state, model, request, needed, busy, claimed, earlier)
-        if isinstance(verdict, e.Decision):
-            return verdict
-        if verdict:
-            blocked += needed.victims
-        claimed |= needed.mask
-        waiting.append((request, needed.mask))
+        if needs_swap(model):
+            decision = _ask_for_a_swap(state, model, request, ahead)
+        elif model.phase == "ready" and name not in ahead.blocked:
+            decision = _serve(state, model, request)
+            ahead.earlier.append(name)
+        else:
+            decision = None
+            ahead.earlier.append(name)
+        if decision is not None:
+            return decision
     return None
 
 
-def _judge(
-    state: State, model: Model, request: Request, needed: Plan, busy: int, claimed: int, earlier: list[str]
-) -> e.Decision | bool:
-    """What a request that needs a swap does: begin it, be held, fail; or wait on, blocking its victims if True.
+class _Ahead:
+    """What stands in a request's way: swaps under way, and what the requests before it want."""
 
-    A forced or out-of-grace request that cannot swap yet still blocks later requests for its would-be victims.
-    """
+    __slots__ = ("blocked", "busy", "claimed", "claims", "earlier")
+
+    def __init__(self, busy: int) -> None:
+        self.busy = busy
+        self.claimed = 0
+        self.claims: list[tuple[int, int]] = []
+        """GPUs and rid of each claim."""
+        self.blocked: list[str] = []
+        self.earlier: list[str] = []
+
+    def claim(self, request: Request, needed: Plan, *, hard: bool) -> None:
+        self.claimed |= needed.mask
+        self.claims.append((needed.mask, request.rid))
+        if hard:
+            self.blocked += needed.victims
+            self.blocked += needed.in_the_way
+
+
+def _serve(state: State, model: Model, request: Request) -> e.Decision | None:
+    if request.op:
+        return e.AdminDone(op=request.op, outcome="done")
+    choice = choose(state, model, request)
+    return None if choice is None else dispatch(state, request, choice)
+
+
+Waits = Literal["grace", "claimed", "swapping", "protected", "evicting", "gpu_out"]
+
+
+def _ask_for_a_swap(state: State, model: Model, request: Request, ahead: _Ahead) -> e.Decision | None:
+    """Begin it, be held, or fail. Whoever is held claims its GPUs and, out of its grace, blocks what must leave."""
+    if model.mask & state.gpus_out:
+        # Nobody knows for how long: it claims nothing, blocks nobody, and its grace does not begin.
+        return _held(state, request, Plan(outcome="wait", mask=model.mask), "gpu_out")
+    needed = plan(state, model, request)
     if needed.outcome == "never":
-        reason = f"{', '.join(needed.in_the_way)} may not be evicted for it"
-        if request.op:
-            return e.AdminDone(op=request.op, outcome="failed", code="no_capacity", reason=reason)
-        return e.RequestFailed(rid=request.rid, status=503, code="no_capacity", reason=reason, model=model.name)
-    is_claimed = bool(needed.mask & claimed)
-    from_us = request.arrived_us if state.settings.head_grace_from == "arrival" else request.head_since_us
+        return _refuse(state, model, request, needed)
+    is_claimed = needed.mask & ahead.claimed != 0
+    head_since_us = request.head_since_us
+    if head_since_us < 0 and not is_claimed:
+        head_since_us = state.now_us
+    from_us = request.arrived_us if state.settings.head_grace_from == "arrival" else head_since_us
     if from_us < 0:
         from_us = state.now_us
     due_us = from_us + state.settings.head_grace_us
     hard = request.forced or request.op != 0 or state.now_us >= due_us
-    protected = [name for name in needed.victims if name in earlier]
-    contested = [name for name in needed.victims if state.models[name].in_flight or wanted_by(state, name)]
-    why: Literal["grace", "claimed", "swapping", "protected", "evicting", "gpu_out"]
-    blocked_by: list[str] = []
-    if model.mask & state.gpus_out:
-        why = "gpu_out"
-        hard = False
-    elif needed.mask & busy:
+    why: Waits
+    if needed.mask & ahead.busy:
         why = "swapping"
-        blocked_by = [swap.target or swap.victims[0] for swap in state.swaps.values() if swap.mask & needed.mask]
+        by = [swap.target or swap.victims[0] for swap in state.swaps.values() if swap.mask & needed.mask]
     elif is_claimed:
         why = "claimed"
+        by = [f"rid:{rid}" for mask, rid in ahead.claims if mask & needed.mask]
     elif needed.outcome == "wait" or model.replicas:
         why = "evicting"
-        blocked_by = [*needed.in_the_way, *([model.name] if model.replicas else [])]
-    elif protected:
+        by = [*needed.in_the_way, *([model.name] if model.replicas else [])]
+    elif by := [name for name in needed.victims if name in ahead.earlier]:
         why = "protected"
-        blocked_by = protected
-    elif contested and not hard:
-        why = "grace"
-        blocked_by = contested
-    elif state.stopping_at_us and state.now_us >= state.stopping_at_us:
-        return hard
     else:
-        return swaps.begin_load(state, model, request, needed, contested=bool(contested))
-    held = e.RequestHeld(
+        by = [name for name in needed.victims if state.models[name].in_flight or wanted_by(state, name)]
+        why = "grace"
+        if hard or not by:
+            return swaps.begin_load(state, model, request, needed, contested=bool(by))
+    ahead.claim(request, needed, hard=hard)
+    held = _held(state, request, needed, why, hard=hard, blocked_by=by, head_since_us=head_since_us)
+    if held is None and why == "grace" and f"grace:{request.rid}" not in state.timers:
+        return e.TimerSet(kind="grace", key=str(request.rid), due_us=due_us)
+    return held
+
+
+def _held(
+    state: State,
+    request: Request,
+    needed: Plan,
+    why: Waits,
+    *,
+    hard: bool = False,
+    blocked_by: Sequence[str] = (),
+    head_since_us: int = -1,
+) -> e.RequestHeld | None:
+    """Said once per change."""
+    if request.held == (why, hard, needed.victims, tuple(blocked_by)):
+        return None
+    return e.RequestHeld(
         rid=request.rid,
-        model=model.name,
+        model=request.model,
         why=why,
-        head_since_us=0 if is_claimed and request.head_since_us < 0 else max(request.head_since_us, 0) or state.now_us,
+        head_since_us=max(head_since_us, 0),
         hard=hard,
         victims=list(needed.victims),
         footprint=gpus_of(needed.mask),
-        blocked_by=blocked_by,
+        blocked_by=list(blocked_by),
     )
-    if request.held != held_as(held):
-        return held
-    if why == "grace" and f"grace:{request.rid}" not in state.timers:
-        return e.TimerSet(kind="grace", key=str(request.rid), due_us=due_us)
-    return hard
+
+
+def _refuse(state: State, model: Model, request: Request, needed: Plan) -> e.Decision:
+    """It can never be loaded: said at once, and nobody is evicted for it."""
+    if needed.in_the_way:
+        reason = f"{', '.join(needed.in_the_way)} may not be evicted for it"
+    else:
+        reason = f"it needs GPUs {list(model.gpus)} of {state.settings.gpus}"
+    if request.op:
+        return e.AdminDone(op=request.op, outcome="failed", code="no_capacity", reason=reason)
+    return e.RequestFailed(rid=request.rid, status=503, code="no_capacity", reason=reason, model=model.name)
 
 
 # --- models and time ------------------------------------------------------------------------------------------------
@@ -224,7 +258,9 @@ def top_up_lost_replicas(state: State) -> e.Decision | None:
     for model in state.models.values():
         if not model.top_up_wanted or model.phase != "ready" or model.target_of:
             continue
-        if state.now_us < model.top_up_after_us or model.top_up_after_us < 0 or state.stopping_at_us:
+        if state.now_us < model.top_up_after_us or model.top_up_after_us < 0:
+            continue
+        if state.stopping_at_us or model.stale:
             continue
         if model.mask & (busy_mask(state) | state.gpus_out):
             continue
@@ -239,8 +275,23 @@ def unload_stale_models(state: State) -> e.Decision | None:
     return None
 
 
+def unload_what_is_too_much(state: State) -> e.Decision | None:
+    """A reload has lowered the number of models per GPU: the first in the order of eviction leave."""
+    for gpu, names in enumerate(state.residents):
+        if len(names) <= state.settings.max_models_per_gpu or busy_mask(state) >> gpu & 1:
+            continue
+        leaving = [name for name in names if is_evictable(state, name)]
+        if leaving:
+            first = min(leaving, key=lambda name: victim_key(state, name, forced=False))
+            return swaps.begin_unload(state, state.models[first], why="stale")
+    return None
+
+
 def unload_idle_models(state: State) -> e.Decision | None:
-    """`ttl` counts from the end of the last request, and never during one or during a load."""
+    """`ttl` counts from the end of the last request, and never during one or during a load.
+
+    The timer is not moved with every request: it fires early, and is set again.
+    """
     for name, settings in state.settings.models.items():
         if not settings.ttl_us:
             continue
@@ -250,28 +301,31 @@ def unload_idle_models(state: State) -> e.Decision | None:
         due_us = model.used_us + settings.ttl_us
         if idle and state.now_us >= due_us:
             return swaps.begin_unload(state, model, why="ttl")
-        if idle and timer not in state.timers:
+        if idle and not 0 < state.timers.get(timer, 0) <= due_us:
             return e.TimerSet(kind="ttl", key=name, due_us=due_us)
     return None
 
 
-def stop_for_good(state: State) -> e.Decision | None:
-    """While the router stops: once nothing is left to do, or at the deadline, every process ends."""
-    if not state.stopping_at_us:
+def end_the_queue(state: State) -> e.Decision | None:
+    """The time to stop is over: nobody who waits is served any more."""
+    if not is_late(state):
         return None
-    late = state.now_us >= state.stopping_at_us
-    if not late and "drain:router" not in state.timers:
-        return e.TimerSet(kind="drain", key="router", due_us=state.stopping_at_us)
-    if late:
-        for lane in state.lanes.values():
-            request = state.requests[min(ranks[0] for ranks in lane.by_key.values())[2]]
-            if request.op:
-                return e.AdminDone(op=request.op, outcome="cancelled", code="shutting_down")
-            return e.RequestFailed(rid=request.rid, status=503, code="shutting_down", model=request.model)
-    if late or not state.requests:
+    for name, lane in state.lanes.items():
+        request = state.requests[min(ranks[0] for ranks in lane.by_key.values())[2]]
+        if request.op:
+            return e.AdminDone(op=request.op, outcome="cancelled", code="shutting_down")
+        return e.RequestFailed(rid=request.rid, status=503, code="shutting_down", model=name)
+    return None
+
+
+def stop_for_good(state: State) -> e.Decision | None:
+    """While the router stops: once nothing is left to do, or when the time is over, every process ends."""
+    if is_closing(state):
         for replica in state.replicas.values():
             if replica.phase != "stopping":
-                return e.ReplicaStopOrdered(replica=replica.id, why="stopping", force=True)
+                return e.ReplicaStopOrdered(replica=replica.id, why="stopping", force=is_late(state))
+    elif state.stopping_at_us and state.timers.get("drain:router") != state.stopping_at_us:
+        return e.TimerSet(kind="drain", key="router", due_us=state.stopping_at_us)
     return None
 
 
@@ -285,9 +339,12 @@ def cancel_stale_timers(state: State) -> e.Decision | None:
 
 def arm_the_force_timer(state: State) -> e.Decision | None:
     """One timer for the request that will be forced first; it is set again when it fires."""
-    if not state.unforced or not state.settings.force_load_us or "force:queue" in state.timers:
+    if not state.unforced or not state.settings.force_load_us:
         return None
-    return e.TimerSet(kind="force", key="queue", due_us=state.unforced[0][0] + state.settings.force_load_us)
+    due_us = state.unforced[0][0] + state.settings.force_load_us
+    if 0 < state.timers.get("force:queue", 0) <= due_us:
+        return None
+    return e.TimerSet(kind="force", key="queue", due_us=due_us)
 
 
 def answer_operations(state: State) -> e.Decision | None:
@@ -300,6 +357,7 @@ RULES: tuple[Rule, ...] = (
     # Ends that are already clear come first: they free places and change what the queue looks like.
     reject_what_cannot_enter,
     settle_lost_connections,
+    end_the_queue,
     answer_operations,
     cancel_stale_timers,
     # What a crash or a stall demands, before anything new goes to that model.
@@ -311,10 +369,11 @@ RULES: tuple[Rule, ...] = (
     fail_what_waits_for_a_failed_model,
     serve_the_queue,
     # Housekeeping, only when no request can be helped.
+    stop_for_good,
     top_up_lost_replicas,
     unload_stale_models,
+    unload_what_is_too_much,
     unload_idle_models,
-    stop_for_good,
     arm_the_force_timer,
 )
 

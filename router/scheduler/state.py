@@ -18,6 +18,7 @@ Phase = Literal["absent", "loading", "ready", "draining", "stopping"]
 
 CONVERSATIONS_MAX = 512
 """Conversations remembered per model for the choice of a replica."""
+SUSPECTS_MAX = 64
 
 Rank = tuple[int, int, int]
 """Place in the queue, smaller first: (0 if forced else 1, -priority, rid)."""
@@ -39,8 +40,8 @@ class Request(msgspec.Struct, kw_only=True):
     forced: bool = False
     head_since_us: int = -1
     """When it became the blocked head; -1 before."""
-    held: str = ""
-    """What the last RequestHeld said, to say it once per change."""
+    held: tuple[str, bool, tuple[str, ...], tuple[str, ...]] | None = None
+    """What the last RequestHeld said, to say it once per change: why, hard, victims, blocked_by."""
     replica: str = ""
     weight: int = 0
     stop_why: str = ""
@@ -65,6 +66,8 @@ class Model(msgspec.Struct, kw_only=True):
 
     name: str
     mask: int
+    gpus: tuple[int, ...] = ()
+    """The same, ascending."""
     phase: Phase = "absent"
     replicas: list[str] = []
     """Ids, by index."""
@@ -86,6 +89,7 @@ class Model(msgspec.Struct, kw_only=True):
     top_up_wanted: bool = False
     top_up_after_us: int = 0
     stale: bool = False
+    """Its configuration changed while it was loaded: it leaves, and comes back as now configured."""
     conversations: dict[str, str] = {}
     """Conversation to the replica that served it last, oldest first."""
 
@@ -128,7 +132,6 @@ class Swap(msgspec.Struct, kw_only=True):
     victims: list[str] = []
     mask: int = 0
     phase: Literal["draining", "stopping", "starting"] = "draining"
-    force: bool = False
     op: int = 0
     to_spawn: list[int] = []
     """Indexes whose process is yet to be ordered."""
@@ -140,7 +143,7 @@ class Swap(msgspec.Struct, kw_only=True):
     ready: int = 0
     paid_out: bool = False
     cancelled: bool = False
-    """A forced unload came: do not retry, do not cool down."""
+    """One of its processes was stopped while it loaded: nothing is tried again, nothing is held against the model."""
     begun_us: int = 0
     drained_us: int = 0
     spawned_us: int = 0
@@ -215,6 +218,9 @@ class State(msgspec.Struct, kw_only=True):
     """op to rid of the wishes in the queue."""
     admin: dict[int, AdminCall] = {}
     answers: dict[int, Answer] = {}
+    profile: str = ""
+    suspects: list[str] = []
+    """Conversations whose requests killed replicas twice, oldest first."""
     stopping_at_us: int = 0
     """Deadline of the drain; 0 while serving."""
     stopped: bool = False
@@ -241,6 +247,16 @@ def busy_mask(state: State) -> int:
     for swap in state.swaps.values():
         mask |= swap.mask
     return mask
+
+
+def is_late(state: State) -> bool:
+    """The router stops, and the time that was left for it is over."""
+    return 0 < state.stopping_at_us <= state.now_us
+
+
+def is_closing(state: State) -> bool:
+    """The router stops and has nothing left to serve, or no time: no process is started any more."""
+    return state.stopping_at_us > 0 and (is_late(state) or not state.requests)
 
 
 def is_cooling(state: State, model: Model) -> bool:
@@ -282,8 +298,8 @@ def restore(raw: msgspec.Raw) -> State:
 
 
 def digest(state: State) -> str:
-    """Equal for equal states, whatever the machine, Python version or hash seed."""
-    return hashlib.blake2b(msgspec.json.encode(state, order="deterministic"), digest_size=16).hexdigest()
+    """Equal for equal states, whatever the machine, Python version or hash seed. The order of a dict counts."""
+    return hashlib.blake2b(msgspec.json.encode(state), digest_size=16).hexdigest()
 
 
 def carried_from(state: State) -> Carried:
@@ -306,6 +322,8 @@ def carried_from(state: State) -> Carried:
     return Carried(
         orphans=orphans,
         cooldowns=cooldowns,
+        suspects=list(state.suspects),
+        profile=state.profile,
         next_rid=state.last_rid + 1,
         next_op=state.last_op + 1,
         next_swap=state.last_swap + 1,

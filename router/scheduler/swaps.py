@@ -9,7 +9,18 @@ from eventlog import events as e
 from router.scheduler.dispatch import choose, dispatch
 from router.scheduler.fold import HOPELESS, cooldown_us
 from router.scheduler.residency import Plan, age_stamp, is_evictable, victim_key
-from router.scheduler.state import Model, Request, State, Swap, gpus_of, key_is_full, wanted_by
+from router.scheduler.state import (
+    Model,
+    Request,
+    State,
+    Swap,
+    gpus_of,
+    head_of,
+    is_closing,
+    is_cooling,
+    key_is_full,
+    wanted_by,
+)
 
 UnloadWhy = Literal["unload", "ttl", "gpu_out", "stale"]
 
@@ -30,7 +41,7 @@ def begin_load(state: State, model: Model, request: Request, needed: Plan, *, co
         why = "forced" if request.forced else "grace_over"
     others = [
         name
-        for gpu in gpus_of(model.mask)
+        for gpu in model.gpus
         for name in state.residents[gpu]
         if name not in needed.victims and name != model.name and is_evictable(state, name)
     ]
@@ -55,7 +66,7 @@ def begin_top_up(state: State, model: Model) -> e.SwapBegun:
         swap=state.last_swap + 1,
         target=model.name,
         why="top_up",
-        footprint=gpus_of(model.mask),
+        footprint=model.gpus,
         replicas=_missing(state, model),
     )
 
@@ -65,7 +76,7 @@ def begin_unload(state: State, model: Model, why: UnloadWhy, op: int = 0) -> e.S
         swap=state.last_swap + 1,
         why=why,
         victims=[_as_victim(state, model.name)],
-        footprint=gpus_of(model.mask),
+        footprint=model.gpus,
         op=op,
     )
 
@@ -77,7 +88,7 @@ def _as_victim(state: State, name: str) -> e.Victim:
         wanted=wanted_by(state, name),
         in_flight=model.in_flight,
         age_us=state.now_us - age_stamp(state, model),
-        gpus=gpus_of(model.mask),
+        gpus=model.gpus,
     )
 
 
@@ -104,20 +115,32 @@ def advance(state: State) -> e.Decision | None:
 
 
 def _drain(state: State, swap: Swap) -> e.Decision | None:
-    if swap.target and swap.target not in state.lanes:
-        return e.SwapAborted(swap=swap.id, target=swap.target)
-    if swap.target and state.stopping_at_us and state.now_us >= state.stopping_at_us:
-        return e.SwapAborted(swap=swap.id, target=swap.target, why="stopping")
-    call = state.admin.get(swap.op)
-    forced = call is not None and call.force
-    if not forced and any(state.models[name].in_flight for name in swap.victims):
+    if swap.target:
+        why = "unwanted" if swap.target not in state.lanes else _obstacle(state, swap)
+        if why:
+            return e.SwapAborted(swap=swap.id, target=swap.target, why=why)
+    if not _is_forced(state, swap) and any(state.models[name].in_flight for name in swap.victims):
         return None
-    return _stop_next(state, swap, force=forced)
+    return _stop_next(state, swap)
 
 
-def _stop_next(state: State, swap: Swap, *, force: bool = False) -> e.Decision | None:
+def _obstacle(state: State, swap: Swap) -> Literal["", "stopping", "stale", "gpu_out"]:
+    """Why no process may be started for a swap although it has begun; empty while all is well."""
+    target = state.models[swap.target]
+    if is_closing(state):
+        return "stopping"
+    if target.stale:
+        return "stale"
+    return "gpu_out" if target.mask & state.gpus_out else ""
+
+
+def _is_forced(state: State, swap: Swap) -> bool:
     call = state.admin.get(swap.op)
-    force = force or (call is not None and call.force)
+    return call is not None and call.force
+
+
+def _stop_next(state: State, swap: Swap) -> e.Decision | None:
+    force = _is_forced(state, swap)
     for name in swap.victims:
         for replica in state.models[name].replicas:
             if state.replicas[replica].phase != "stopping":
@@ -130,23 +153,23 @@ def _stop_next(state: State, swap: Swap, *, force: bool = False) -> e.Decision |
 def _start(state: State, swap: Swap) -> e.Decision | None:
     if not swap.target:
         return _finished(state, swap)
-    if swap.to_spawn and not swap.cancelled and not state.stopping_at_us:
-        return _spawn(state, swap, swap.to_spawn[0], attempt=1)
     model = state.models[swap.target]
+    given_up = swap.cancelled or _is_cut(state, swap.target) or _obstacle(state, swap) != ""
+    if swap.to_spawn and not given_up:
+        return _spawn(state, swap, swap.to_spawn[0], attempt=1)
     paid = _pay_out(state, swap, model)
     if paid is not None:
         return paid
-    if not swap.cancelled and not state.stopping_at_us:
+    if not given_up:
         for index, kind in swap.failed.items():
             if kind not in HOPELESS and swap.attempts[index] <= state.settings.load_retries:
                 return _spawn(state, swap, index, attempt=swap.attempts[index] + 1, after=kind)
     if swap.loading:
         return None
-    if not swap.ready and not swap.cancelled and swap.failed and model.cooldown_until_us != -1:
+    if not swap.ready and swap.failed and not given_up and not is_cooling(state, model):
         hopeless = any(kind in HOPELESS for kind in swap.failed.values())
-        if not (model.cooldown_until_us > state.now_us):
-            why = next(iter(swap.failed.values()))
-            return cool_down(state, model, why=why, reason=swap.reason, hopeless=hopeless)
+        why = next(iter(swap.failed.values()))
+        return cool_down(state, model, why=why, reason=swap.reason, hopeless=hopeless)
     return _finished(state, swap)
 
 
@@ -167,14 +190,20 @@ def _spawn(state: State, swap: Swap, index: int, *, attempt: int, after: str = "
 
 
 def _pay_out(state: State, swap: Swap, model: Model) -> e.Decision | None:
-    """A load pays out: whoever caused it is served first."""
+    """A load pays out: whoever caused it is served first or, if that one is gone, who waits for the model first."""
+    if not swap.cause_rid or swap.paid_out or model.phase != "ready":
+        return None
     request = state.requests.get(swap.cause_rid)
-    if swap.paid_out or model.phase != "ready" or request is None or request.op or request.replica:
-        return None
-    if key_is_full(state, request.key):
-        return None
+    if request is None or request.replica or key_is_full(state, request.key):
+        lane = state.lanes.get(model.name)
+        head = None if lane is None else head_of(state, lane)
+        if head is None:
+            return None
+        request = state.requests[head[2]]
+    if request.op:
+        return e.AdminDone(op=request.op, outcome="done")
     choice = choose(state, model, request)
-    return None if choice is None else dispatch(state, request, choice, [], pay_out=True)
+    return None if choice is None else dispatch(state, request, choice, pay_out=True)
 
 
 def _finished(state: State, swap: Swap) -> e.SwapFinished:
@@ -219,16 +248,21 @@ def serve_admin_calls(state: State) -> e.Decision | None:
     return None
 
 
+def _is_cut(state: State, name: str) -> bool:
+    """Somebody unloads the model by force."""
+    return any(call.force and name in call.models for call in state.admin.values())
+
+
 def _cut(state: State, model: Model) -> e.Decision | None:
-    """By force: the queue of the model fails, and a load under way is stopped."""
+    """By force: the queue of the model fails; if a swap loads it or drains it already, its processes end now."""
     lane = state.lanes.get(model.name)
     if lane is not None:
         request = state.requests[min(ranks[0] for ranks in lane.by_key.values())[2]]
         if request.op:
             return e.AdminDone(op=request.op, outcome="cancelled", code="model_unloaded")
         return e.RequestFailed(rid=request.rid, status=503, code="model_unloaded", model=model.name)
-    if model.target_of:
+    if model.target_of or model.victim_of:
         for replica in model.replicas:
-            if state.replicas[replica].phase == "loading":
+            if state.replicas[replica].phase != "stopping":
                 return e.ReplicaStopOrdered(replica=replica, why="unload", force=True)
     return None

@@ -6,7 +6,8 @@
     story.ready("A")
     story.decides("dispatch 1 to A/0 (pay_out)", "finished swap to A")
 
-The invariants of the state and of the decisions are checked after every fact. `decides` must name all decisions since the last call; timers are left out unless `timers=True`.
+There is no world here: what happens is said by the test. Invariants are checked after every fact and before every
+decision. `decides` must name all decisions since the last call; timers are left out unless `timers=True`.
 """
 
 from __future__ import annotations
@@ -16,15 +17,13 @@ from typing import Any
 import msgspec
 
 from eventlog import events as e
-from eventlog.settings import ModelSettings, SchedulerSettings
-from router.scheduler import State, digest, dump, restore, step
-from router.scheduler.invariants import check, check_decision
-
-SECOND = 1_000_000
+from eventlog.settings import KeySettings, ModelSettings, SchedulerSettings
+from router.scheduler import digest
+from tests.scheduler.shell import SECOND, START_US, Shell
 
 
-class Scenario:
-    """A scheduler, a clock, and no world: whatever happens is said by the test."""
+class Scenario(Shell):
+    """A scheduler and a clock. Seconds count from the start of the story."""
 
     def __init__(
         self,
@@ -35,60 +34,64 @@ class Scenario:
         cap: int = 1,
         grace_s: float = 0,
         force_s: float = 300,
+        parallel: dict[str, int] | None = None,
         carried: e.Carried | None = None,
         **settings: Any,
     ) -> None:
+        """`slots` is what every replica reports; `parallel` limits API keys."""
         named = {
             name: model if isinstance(model, ModelSettings) else ModelSettings(gpus=model)
             for name, model in models.items()
         }
         used = [gpu for model in named.values() for gpu in model.gpus]
         self.slots = slots
-        self.state = State()
-        self.now_us = 0
-        self.seq = 0
-        self.facts: list[e.Fact] = []
         self.said: list[e.Decision] = []
         self.log: list[e.Decision] = []
-        self.settings = SchedulerSettings(
-            models=named,
-            gpus=gpus or max(used, default=0) + 1,
-            max_models_per_gpu=cap,
-            head_grace_us=round(grace_s * SECOND),
-            force_load_us=round(force_s * SECOND),
-            **settings,
+        super().__init__(
+            SchedulerSettings(
+                models=named,
+                gpus=gpus or max(used, default=0) + 1,
+                max_models_per_gpu=cap,
+                head_grace_us=round(grace_s * SECOND),
+                force_load_us=round(force_s * SECOND),
+                keys={key: KeySettings(max_parallel=limit) for key, limit in (parallel or {}).items()},
+                **settings,
+            ),
+            carried,
         )
-        self.happens(e.RouterStarted(config=self.settings, carried=carried or e.Carried()))
 
     # --- what happens ---
 
     def happens(self, fact: e.Fact) -> list[e.Decision]:
-        """Take one fact; its decisions are checked and kept."""
-        self.seq += 1
-        stamped = msgspec.structs.replace(fact, seq=self.seq, at_us=self.now_us, run=1)
-        self.facts.append(stamped)
-        before = restore(dump(self.state))
-        decisions = step(self.state, stamped)
-        check(self.state)
-        check_decision(before, stamped, decisions)
+        decisions = super().happens(fact)
         self.said += decisions
         self.log += decisions
         return decisions
 
-    def after(self, seconds: float) -> None:
-        """Time passes; timers that are due fire on the way, in order."""
-        until_us = self.now_us + round(seconds * SECOND)
-        while self.state.timers:
-            name, due_us = min(self.state.timers.items(), key=lambda timer: (timer[1], timer[0]))
+    def at(self, seconds: float) -> None:
+        """Time passes until this moment of the story; timers that are due fire on the way, in order."""
+        until_us = START_US + round(seconds * SECOND)
+        while self.timers:
+            (kind, key), due_us = min(self.timers.items(), key=lambda timer: (timer[1], timer[0]))
             if due_us > until_us:
                 break
             self.now_us = max(self.now_us, due_us)
-            kind, key = name.split(":", 1)
             self.happens(e.TimerFired(kind=kind, key=key, due_us=due_us))
+        assert self.now_us <= until_us, "a story goes forward"
         self.now_us = until_us
 
+    def after(self, seconds: float) -> None:
+        """Time passes."""
+        self.at((self.now_us - START_US) / SECOND + seconds)
+
     def arrives(self, rid: int, model: str, **fields: Any) -> None:
-        self.happens(e.RequestArrived(rid=rid, arrived_us=self.now_us, model=model, **fields))
+        fields.setdefault("arrived_us", self.now_us)
+        self.happens(e.RequestArrived(rid=rid, model=model, **fields))
+
+    def arrive(self, requests: dict[int, str], **fields: Any) -> None:
+        """Several, at the same moment."""
+        for rid, model in requests.items():
+            self.arrives(rid, model, **fields)
 
     def wished(self, op: int, rid: int, model: str) -> None:
         self.happens(e.LoadWished(op=op, rid=rid, model=model))
@@ -102,34 +105,81 @@ class Scenario:
     def stopped(self, model: str, index: int = 0) -> None:
         self.happens(e.ReplicaStopped(replica=self.replica(model, index)))
 
-    def crashes(self, model: str, index: int = 0) -> None:
+    def crashes(self, model: str, index: int = 0, *, begun: tuple[int, ...] = ()) -> None:
         """The process dies: the connections of its requests break first, as the relay would see it."""
         replica = self.replica(model, index)
         for rid in list(self.state.replicas[replica].in_flight):
-            self.loses(rid)
+            self.loses(rid, begun=rid in begun)
         self.happens(e.ReplicaCrashed(replica=replica, cause_of_exit="signal", signal=11))
+
+    def stalls(self, model: str, index: int = 0) -> None:
+        replica = self.replica(model, index)
+        self.happens(e.ReplicaStalled(replica=replica, silent_us=60 * SECOND, norm_us=SECOND))
 
     def loses(self, rid: int, *, begun: bool = False) -> None:
         self.happens(e.UpstreamLost(rid=rid, replica=self.state.requests[rid].replica, begun=begun))
+
+    def answers(self, model: str, index: int = 0) -> None:
+        """The replica under suspicion lives."""
+        self.happens(e.ReplicaAnswered(replica=self.replica(model, index)))
 
     def finishes(self, rid: int, status: int = 200) -> None:
         self.happens(e.RequestFinished(rid=rid, replica=self.state.requests[rid].replica, status=status))
 
     def leaves(self, rid: int) -> None:
         """The client is gone; SlotReleased is another fact."""
-        request = self.state.requests[rid]
-        self.happens(e.RequestCancelled(rid=rid, replica=request.replica))
+        self.happens(e.RequestCancelled(rid=rid, replica=self.state.requests[rid].replica))
 
     def releases(self, rid: int, model: str, index: int = 0) -> None:
         self.happens(e.SlotReleased(rid=rid, replica=self.replica(model, index)))
 
-    def loaded(self, model: str) -> None:
-        """Shortcut: a wish loads the model, and every replica comes up at once."""
-        op, rid = self.state.last_op + 1, self.state.last_rid + 1
-        self.wished(op, rid, model)
-        for index in range(self.settings.models[model].replicas):
-            self.ready(model, index)
+    def unload(self, op: int, model: str, *, force: bool = False) -> None:
+        self.happens(e.AdminUnload(op=op, model=model, force=force))
+
+    def gpu(self, op: int, gpu: int, action: str) -> None:
+        self.happens(e.AdminGpu(op=op, gpu=gpu, action=action))  # type: ignore[arg-type]
+
+    def reloads(self, **models: tuple[int, ...] | ModelSettings | None) -> None:
+        """Another configuration takes effect; None removes a model, others stay as they were."""
+        named = dict(self.state.settings.models)
+        for name, model in models.items():
+            if model is None:
+                del named[name]
+            else:
+                named[name] = model if isinstance(model, ModelSettings) else ModelSettings(gpus=model)
+        self.reconfigures(models=named)
+
+    def reconfigures(self, **settings: Any) -> None:
+        self.happens(e.ConfigLoaded(config=msgspec.structs.replace(self.state.settings, **settings)))
+
+    def router_stops(self, within_s: float) -> None:
+        self.happens(e.RouterStopping(reason="SIGTERM", deadline_us=self.now_us + round(within_s * SECOND)))
+
+    def loaded(self, *models: str) -> None:
+        """Shortcut: wishes load these models, and every replica comes up at once. What is decided goes untold."""
+        for model in models:
+            op, rid = self.state.last_op + 1, self.state.last_rid + 1
+            self.wished(op, rid, model)
+            for index in range(self.state.settings.models[model].replicas):
+                self.ready(model, index)
         self.said.clear()
+
+    def serving(self, *requests: tuple[int, str]) -> None:
+        """Shortcut: these requests are in flight, their models loaded. What is decided goes untold."""
+        for rid, model in requests:
+            if not self.state.models[model].replicas:
+                self.loaded(model)
+            self.arrives(rid, model)
+            assert self.state.requests[rid].replica
+        self.said.clear()
+
+    def swapped(self, *victims: str, to: str) -> None:
+        """Shortcut: the victims are gone, and the target comes up. What is decided is still to be told."""
+        for victim in victims:
+            for index in [self.state.replicas[replica].index for replica in self.state.models[victim].replicas]:
+                self.stopped(victim, index)
+        for index in range(self.state.settings.models[to].replicas):
+            self.ready(to, index)
 
     def replica(self, model: str, index: int = 0) -> str:
         for replica in self.state.models[model].replicas:
@@ -145,6 +195,10 @@ class Scenario:
         self.said.clear()
         assert words == list(expected), "\n".join(["decided:", *words, "expected:", *expected])
 
+    def untold(self) -> None:
+        """What was decided so far is of no interest here."""
+        self.said.clear()
+
     def order(self) -> list[int]:
         """rids in the order of their dispatch."""
         return [decision.rid for decision in self.log if isinstance(decision, e.RequestDispatched)]
@@ -152,6 +206,13 @@ class Scenario:
     def loads(self) -> list[str]:
         """Targets of all swaps, in order."""
         return [decision.target for decision in self.log if isinstance(decision, e.SwapBegun) and decision.target]
+
+    def phase(self, model: str) -> str:
+        return self.state.models[model].phase
+
+    def last(self, kind: type[e.Decision]) -> Any:
+        """The last decision of this type."""
+        return next(decision for decision in reversed(self.log) if isinstance(decision, kind))
 
     def digest(self) -> str:
         return digest(self.state)
@@ -197,7 +258,7 @@ def tell(decision: e.Decision) -> str:
         case e.AdminDone():
             return f"done {decision.op} ({decision.outcome}{' ' + decision.code if decision.code else ''})"
         case e.TimerSet():
-            return f"set {decision.kind}:{decision.key} to {decision.due_us / SECOND:g} s"
+            return f"set {decision.kind}:{decision.key} to {(decision.due_us - START_US) / SECOND:g} s"
         case e.TimerCancelled():
             return f"cancel {decision.kind}:{decision.key}"
     raise AssertionError(f"no words for {decision!r}")
