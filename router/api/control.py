@@ -8,6 +8,7 @@ from starlette.responses import Response
 from eventlog.events import AdminCancel, AdminGpu
 from router import errors
 from router.api import listing, operations
+from router.api.access import administrator, caller_in
 from router.api.lifecycle import Lifecycle
 from router.api.reply import Json
 from router.api.services import Services
@@ -32,35 +33,36 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
         return Json({"gpus": gpu_rows(services, lifecycle.status), "problem": services.gpus.problem})
 
     @api.post("/router/gpus/{gpu}/{action}", summary="Take a GPU out of service (drain, then unload), or back in")
-    async def move_gpu(gpu: int, action: Literal["out", "in"], wait: bool = wait_query) -> Response:
+    async def move_gpu(request: Request, gpu: int, action: Literal["out", "in"], wait: bool = wait_query) -> Response:
         op = services.loop.next_op()
-        done = await operations.outcome(services.ask(op, AdminGpu(op=op, gpu=gpu, action=action, by="api")), wait=wait)
+        call = AdminGpu(op=op, gpu=gpu, action=action, by=administrator(request))
+        done = await operations.ask(services, op, call, wait=wait)
         return Json({"gpu": gpu, "action": action, "outcome": done.outcome if done else "pending"})
 
     @api.post("/router/start", summary="Take requests again")
     @api.get("/router/start", include_in_schema=False)
     async def start(request: Request) -> Response:
         _refuse_foreign_pages(request)
-        await lifecycle.start(by="api")
+        await lifecycle.start(by=administrator(request))
         return Json({"status": lifecycle.status})
 
     @api.post("/router/stop", summary="Refuse new requests, let the others end, unload everything")
     @api.get("/router/stop", include_in_schema=False)
     async def stop(request: Request, wait: bool = wait_query) -> Response:
         _refuse_foreign_pages(request)
-        await lifecycle.stop(by="api", wait=wait)
+        await lifecycle.stop(by=administrator(request), wait=wait)
         return Json({"status": lifecycle.status})
 
     @api.post("/router/restart", summary="Stop, then start")
     @api.get("/router/restart", include_in_schema=False)
     async def restart(request: Request, wait: bool = wait_query) -> Response:
         _refuse_foreign_pages(request)
-        await lifecycle.restart(by="api", wait=wait)
+        await lifecycle.restart(by=administrator(request), wait=wait)
         return Json({"status": lifecycle.status})
 
     @api.post("/router/drain", summary="Unload every model once it is idle; arrivals load them again")
-    async def drain(wait: bool = wait_query) -> Response:
-        done = await operations.drain(services, wait=wait, by="api")
+    async def drain(request: Request, wait: bool = wait_query) -> Response:
+        done = await operations.drain(services, wait=wait, by=administrator(request))
         return Json({"outcome": done.outcome if done else "pending"})
 
     @api.get("/router/inflight", summary="Every open request, queued or running")
@@ -70,12 +72,15 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
 
     @api.post("/router/inflight/{rid}/cancel", summary="End a request in its client's place")
     @api.post("/api/inflight/{rid}/cancel", include_in_schema=False)
-    async def cancel(rid: int) -> Response:
-        request = services.loop.state.requests.get(rid)
-        if request is None or request.op:
+    async def cancel(request: Request, rid: int) -> Response:
+        caller = caller_in(request)
+        found = services.loop.state.requests.get(rid)
+        if found is None or found.op:
             raise errors.error("request_not_found", f"there is no open request {rid}", param="rid")
+        # A key's owner may end what was asked with that key, even where it may not administer.
+        by = caller.key if found.key == caller.key and caller.key else administrator(request)
         op = services.loop.next_op()
-        answer = services.ask(op, AdminCancel(op=op, rid=rid, by="api"))
+        answer = operations.begin(services, op, AdminCancel(op=op, rid=rid, by=by))
         services.relay.cancel(rid, by="admin")
         await operations.outcome(answer, wait=True)
         return Json({"cancelled": rid})

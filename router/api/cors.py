@@ -115,7 +115,7 @@ async def _refuse(scope: Scope, origin: bytes, send: Send) -> None:
     shown = origin.decode("latin-1")
     problem = errors.error(
         "origin_not_allowed",
-        f"pages of {shown!r} may not use this router; allowed are its own, those of this machine, and CORS_ORIGINS",
+        f"pages of {shown!r} may not use this router: allowed are its own, those of this machine, and those it names",
         status=403,
     )
     body = errors.body(problem, errors.dialect_of(scope["path"]))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from eventlog import reader
@@ -22,6 +22,7 @@ from eventlog.codec import UnknownEvent
 from eventlog.errors import LogError
 from eventlog.events import Event, Observation, RouterStopping, SegmentOpened
 from router import errors
+from router.api.access import administrator
 from router.api.reply import SSE_HEADERS
 from router.api.services import Loop, Services
 
@@ -51,10 +52,12 @@ def routes(services: Services) -> APIRouter:
 
     @api.get("/events", summary="The event log, as it grows; `from` starts in the past")
     async def tail(
+        request: Request,
         start: Annotated[int | None, Query(alias="from", ge=0, description="first event wanted; now if absent")] = None,
         observations: Annotated[bool, Query(description="samples and token times as well")] = False,
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
+        administrator(request)
         seen = Seen(start - 1, start - 1) if start is not None else None
         if last_event_id:
             try:

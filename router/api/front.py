@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 from router import errors, routes
-from router.api import health
+from router.api import access, health
 from router.api.cors import App, Cors, Receive, Scope, Send
 from router.api.services import Services
 
@@ -51,6 +51,12 @@ class Front:
         elif routes.find(scope["method"], path, scope["query_string"]) is not None or path.startswith("/instance/"):
             await self._relay(scope, receive, send)
         else:
+            assert self._services is not None
+            try:
+                access.identify(self._services.config, scope)
+            except errors.RouterError as problem:
+                await health.send_error(scope, send, problem)
+                return
             app = self._app.result() if self._app.done() else await asyncio.shield(self._app)
             await app(scope, receive, send)
 

@@ -4,6 +4,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from router.api import operations
+from router.api.access import administrator
 from router.api.services import Services
 
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no", "x-content-type-options": "nosniff"}
@@ -24,5 +25,6 @@ def routes(services: Services) -> APIRouter:
 
 
 def _stream(services: Services, request: Request, model: str | None) -> Response:
+    administrator(request)
     lines = services.replicas.logs(model, history="no-history" not in request.query_params)
     return StreamingResponse(lines, media_type="text/plain; charset=utf-8", headers=HEADERS)

@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from eventlog import events as e
 from router import errors
 from router.api import listing, operations
+from router.api.access import administrator, caller_in
 from router.api.reply import SSE_HEADERS, Json
 from router.api.services import Services
 
@@ -49,10 +50,11 @@ def routes(services: Services) -> APIRouter:
 
     @api.get("/v1/models", summary="Every model, loaded or not")
     @api.get("/models", summary="The same, where llama-server's web UI looks for it")
-    async def list_models() -> Response:
+    async def list_models(request: Request) -> Response:
+        allowed = caller_in(request).models
         listed = []
         for model in services.config.models.values():
-            if not model.unlisted:
+            if not model.unlisted and (not allowed or model.name in allowed):
                 listed.append(listing.entry(services, model))
                 if services.config.include_aliases_in_list:
                     listed += [listing.entry(services, model, name=alias) for alias in model.aliases]
@@ -71,6 +73,7 @@ def routes(services: Services) -> APIRouter:
     async def load_model(request: Request) -> Response:
         """Answers at once; with `"wait": true`, when the model is ready or has failed. It waits its turn in the queue
         like a request, and evicts what a request for it would evict."""
+        administrator(request)
         wish = await _wish(request)
         model = operations.find(services, wish.model)
         live = services.loop.state.models.get(model.name)
@@ -85,25 +88,29 @@ def routes(services: Services) -> APIRouter:
     async def unload_model(request: Request) -> Response:
         """Running requests end first, and queued ones load it again in their turn; with `"force": true` running ones
         are cut."""
+        by = administrator(request)
         wish = await _wish(request)
         model = operations.find(services, wish.model)
         live = services.loop.state.models.get(model.name)
         if not wish.wait and (live is None or live.phase == "absent"):
             raise errors.error("model_not_loaded", f"model {model.name!r} is not loaded", status=400, param="model")
-        done = await operations.unload(services, model, wait=wish.wait, force=wish.force, by="api")
+        done = await operations.unload(services, model, wait=wish.wait, force=wish.force, by=by)
         return Json({"success": True, "model": model.name, "outcome": done.outcome if done else "pending"})
 
     @api.post("/unload", summary="Unload every model once it is idle")
     @api.get("/unload", include_in_schema=False)
     @api.post("/api/models/unload", include_in_schema=False)
-    async def unload_all(wait: bool = Query(False)) -> Response:
-        await operations.drain(services, wait=wait, by="api")
+    async def unload_all(request: Request, wait: bool = Query(False)) -> Response:
+        await operations.drain(services, wait=wait, by=administrator(request))
         return PlainTextResponse("OK")
 
     @api.post("/api/models/unload/{name:path}", summary="Unload a model, once idle, by its name in the path")
-    async def unload_one(name: str, wait: bool = Query(False), force: bool = Query(False)) -> Response:
+    async def unload_one(
+        request: Request, name: str, wait: bool = Query(False), force: bool = Query(False)
+    ) -> Response:
+        by = administrator(request)
         model = operations.find(services, name)
-        await operations.unload(services, model, wait=wait, force=force, by="api")
+        await operations.unload(services, model, wait=wait, force=force, by=by)
         return PlainTextResponse("OK")
 
     return api
@@ -126,12 +133,17 @@ async def _wish(request: Request) -> Wish:
 
 async def _model_events(services: Services) -> AsyncIterator[bytes]:
     """llama-server's `model_status` events. A reader too slow for them misses some: each tells the state as it is."""
-    changed: asyncio.Queue[str] = asyncio.Queue(SSE_BACKLOG)
+    changed: asyncio.Queue[str] = asyncio.Queue()
+    stopping = False
     models = {replica: seen.model for replica, seen in services.view.replicas.items()}
 
     def take(event: e.Event) -> None:
+        nonlocal stopping
         name = ""
         match event:
+            case e.RouterStopping():
+                stopping = True
+                changed.put_nowait("")
             case e.SwapBegun() | e.SwapAborted() | e.SwapFinished():
                 name = event.target
             case e.ReplicaSpawnOrdered():
@@ -142,13 +154,13 @@ async def _model_events(services: Services) -> AsyncIterator[bytes]:
                 name = models.get(event.replica, "")
             case e.ReplicaStopped() | e.ReplicaLoadFailed() | e.ReplicaCrashed():
                 name = models.pop(event.replica, "")
-        if name and not changed.full():
+        if name and changed.qsize() < SSE_BACKLOG:
             changed.put_nowait(name)
 
     unsubscribe = services.loop.subscribe(take)
     told: dict[str, Any] = {}
     try:
-        while True:
+        while not stopping:
             try:
                 name = await asyncio.wait_for(changed.get(), PING_S)
             except TimeoutError:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from eventlog.events import AdminDone, AdminDrain, AdminUnload, LoadWished
+from eventlog.events import AdminDone, AdminDrain, AdminUnload, Fact, LoadWished
 from router import errors
 from router.api.services import Services
 from router.config import ModelConfig
@@ -15,20 +15,32 @@ async def load(services: Services, model: ModelConfig, *, wait: bool) -> AdminDo
     """Wish for a model; None when it is still on its way. Raises the error of a load that failed."""
     op = services.loop.next_op()
     wish = LoadWished(op=op, rid=services.loop.next_rid(), model=model.name)
-    return await outcome(services.ask(op, wish), wait=wait, model=model.name)
+    return await ask(services, op, wish, wait=wait, model=model.name)
 
 
 async def unload(services: Services, model: ModelConfig, *, wait: bool, force: bool, by: str) -> AdminDone | None:
     """Unload one model, drained first unless `force`; queued requests stay queued and load it again in their turn."""
     op = services.loop.next_op()
     call = AdminUnload(op=op, model=model.name, force=force, by=by)
-    return await outcome(services.ask(op, call), wait=wait, model=model.name)
+    return await ask(services, op, call, wait=wait, model=model.name)
 
 
 async def drain(services: Services, *, wait: bool, by: str) -> AdminDone | None:
     """Unload every model once it is idle."""
     op = services.loop.next_op()
-    return await outcome(services.ask(op, AdminDrain(op=op, by=by)), wait=wait)
+    return await ask(services, op, AdminDrain(op=op, by=by), wait=wait)
+
+
+async def ask(services: Services, op: int, fact: Fact, *, wait: bool, model: str = "") -> AdminDone | None:
+    """Post a call; its end, as `outcome` has it."""
+    return await outcome(begin(services, op, fact), wait=wait, model=model)
+
+
+def begin(services: Services, op: int, fact: Fact) -> "asyncio.Future[AdminDone]":
+    """Post a call. Raises 503 while the log cannot take it, because its end would not come either."""
+    if not services.loop.available:
+        raise errors.of_decision(503, "log_unavailable", "")
+    return services.ask(op, fact)
 
 
 async def outcome(answer: "asyncio.Future[AdminDone]", *, wait: bool, model: str = "") -> AdminDone | None:

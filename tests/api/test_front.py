@@ -4,6 +4,8 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -12,6 +14,7 @@ import pytest
 from eventlog import events as e
 from router.api.cors import MAX_AGE_S
 from router.api.front import Front
+from router.config import KeyConfig, key_digest
 from tests.api.world import World
 
 ALLOW_ORIGIN = "access-control-allow-origin"
@@ -28,10 +31,11 @@ def client(front: Front) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://router:11434")
 
 
-def with_front(story: Any, *origins: str) -> None:
+def with_front(story: Any, *origins: str, keys: Mapping[str, KeyConfig] = {}) -> None:
     """A story with a world whose front serves already."""
 
     async def play(world: World) -> None:
+        world.services.config = replace(world.config, keys=keys)
         front = Front(origins)
         front.serve(world.services, relay)
         async with client(front) as http:
@@ -179,5 +183,72 @@ def test_programs_send_no_origin_and_see_none_of_it() -> None:
 
     async def story(world: World, http: httpx.AsyncClient) -> None:
         assert ALLOW_ORIGIN not in (await http.get("/v1/models")).headers
+
+    with_front(story)
+
+
+KEYS = {
+    "owner": KeyConfig("owner", key_digest("sk-owner")),
+    "guest": KeyConfig("guest", key_digest("sk-guest"), models=("beta",)),
+}
+
+
+def test_a_key_is_asked_for_where_keys_are_configured() -> None:
+    """Health stays open; everything else wants one of ours, as a bearer token or as X-Api-Key."""
+
+    async def story(world: World, http: httpx.AsyncClient) -> None:
+        for path in ("/v1/models", "/status", "/metrics", "/openapi.json"):
+            assert (await http.get(path)).json()["error"]["code"] == "unauthorized", path
+            assert (await http.get(path, headers={"authorization": "Bearer sk-wrong"})).status_code == 401
+            assert (await http.get(path, headers={"authorization": "Bearer sk-owner"})).status_code == 200
+            assert (await http.get(path, headers={"x-api-key": "sk-owner"})).status_code == 200
+        assert (await http.get("/health")).status_code == 200
+        assert (await http.get("/ready")).status_code == 200
+
+    with_front(story, keys=KEYS)
+
+
+def test_a_key_for_certain_models_sees_those_and_may_not_administer() -> None:
+    """It may end its own requests, and no others."""
+
+    async def story(world: World, http: httpx.AsyncClient) -> None:
+        http.headers["authorization"] = "Bearer sk-guest"
+        assert [entry["id"] for entry in (await http.get("/v1/models")).json()["data"]] == ["beta"]
+        mine = await world.arrive("beta", key="guest")
+        theirs = await world.arrive("beta", key="owner")
+        refused = [
+            ("POST", "/models/load?model=beta"),
+            ("POST", "/models/unload?model=beta"),
+            ("POST", "/api/models/unload/beta"),
+            ("GET", "/unload"),
+            ("POST", "/router/stop"),
+            ("POST", "/router/start"),
+            ("POST", "/router/restart"),
+            ("POST", "/router/drain"),
+            ("POST", "/router/gpus/0/out"),
+            ("POST", f"/router/inflight/{theirs}/cancel"),
+            ("GET", "/logs"),
+            ("GET", "/events"),
+        ]
+        for method, path in refused:
+            answer = await http.request(method, path)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden"), path
+        assert (await http.post(f"/router/inflight/{mine}/cancel")).status_code == 200
+        assert world.relay.cancelled == [(mine, "admin")]
+        http.headers["authorization"] = "Bearer sk-owner"
+        await http.post("/models/unload?model=beta&force=true")
+        assert world.happened(e.AdminUnload)[0].by == "owner"
+
+    with_front(story, keys=KEYS)
+
+
+def test_nothing_is_promised_that_the_log_cannot_hold() -> None:
+    """While it cannot be written, an administrative call is refused instead of waiting for ever."""
+
+    async def story(world: World, http: httpx.AsyncClient) -> None:
+        world.loop.available = False
+        answer = await http.post("/models/load", json={"model": "alpha", "wait": True})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "log_unavailable")
+        world.loop.available = True
 
     with_front(story)
