@@ -67,8 +67,8 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
 
     @api.get("/router/inflight", summary="Every open request, queued or running")
     @api.get("/api/inflight", include_in_schema=False)
-    async def in_flight() -> Response:
-        return Json({"inflight": request_rows(services)})
+    async def in_flight(limit: int = Query(1000, ge=0, description="requests to list")) -> Response:
+        return Json({"inflight": request_rows(services, limit)})
 
     @api.post("/router/inflight/{rid}/cancel", summary="End a request in its client's place")
     @api.post("/api/inflight/{rid}/cancel", include_in_schema=False)

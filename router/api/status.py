@@ -188,13 +188,13 @@ def _request_row(seen: Open | None, request: Request) -> dict[str, Any]:
     return row
 
 
-def request_rows(services: Services) -> list[dict[str, Any]]:
-    """Every open request, the running ones first, then the queue in its order; `id` is what cancel takes."""
+def request_rows(services: Services, limit: int) -> list[dict[str, Any]]:
+    """Open requests, the running ones first, then the queue in its order; `id` is what cancel takes."""
     state = services.loop.state
     now_us = services.loop.clock.now_us()
     rows = []
     running = [request for request in state.requests.values() if request.replica]
-    for request in [*running, *queue_of(state)]:
+    for request in [*running, *queue_of(state)][:limit]:
         row = _running_row(services, request, now_us) if request.replica else _queued_row(services, request, now_us)
         rows.append({"id": request.rid, "state": "running" if request.replica else "queued"} | row)
     return rows
