@@ -3,7 +3,7 @@
     RouterError                what went wrong, for whoever asked: message, status, machine-readable code
     ├── ClientError     4xx    the request can be put right by its sender
     ├── ReplicaError    502/3  a llama-server could not be started, died, or answered what is no answer
-    └── ServiceError    503/4  the router itself cannot serve now: it drains, its log cannot be written, no room
+    └── ServiceError    50x    the router itself cannot serve now: it drains, its log cannot be written, no room
 
 The code says exactly what happened and never changes its meaning; the message says what, which value, and what would be
 right. There is no 429: overload waits in the queue. Mistakes in the configuration are not in this tree
@@ -20,25 +20,26 @@ from typing import Any, Literal
 
 Dialect = Literal["openai", "anthropic"]
 
-CODES: dict[str, int] = {
-    # ClientError
+CLIENT_CODES = {
     "invalid_body": 400,
+    "invalid_parameter": 400,
     "model_required": 400,
+    "model_already_loaded": 400,
     "unauthorized": 401,
     "forbidden": 403,
+    "origin_not_allowed": 403,
     "model_not_found": 404,
     "replica_not_found": 404,
     "request_not_found": 404,
     "conversation_not_found": 404,
+    "gpu_not_found": 404,
     "not_found": 404,
     "method_not_allowed": 405,
     "model_not_loaded": 409,
-    "length_required": 411,
     "body_too_large": 413,
     "unsupported_encoding": 415,
-    "expectation_failed": 417,
-    "client_closed": 499,
-    # ReplicaError
+}
+REPLICA_CODES = {
     "upstream_error": 502,
     "upstream_crashed": 502,
     "upstream_stalled": 502,
@@ -46,22 +47,18 @@ CODES: dict[str, int] = {
     "model_cooling_down": 503,
     "model_loading": 503,
     "model_unloaded": 503,
-    # ServiceError
+}
+SERVICE_CODES = {
+    "internal_error": 500,
     "no_capacity": 503,
     "queue_full": 503,
     "request_cancelled": 503,
     "log_unavailable": 503,
     "service_unavailable": 503,
     "shutting_down": 503,
-    "deadline_exceeded": 504,
 }
+CODES = {**CLIENT_CODES, **REPLICA_CODES, **SERVICE_CODES}
 """Each code with its usual status."""
-
-_REPLICA_CODES = frozenset(code for code in CODES if code.startswith(("upstream_", "model_"))) - {
-    "model_required",
-    "model_not_found",
-    "model_not_loaded",
-}
 
 
 class RouterError(Exception):
@@ -109,7 +106,7 @@ def error(
     """
     if status is None:
         status = CODES[code]
-    if code in _REPLICA_CODES:
+    if code in REPLICA_CODES:
         branch: type[RouterError] = ReplicaError
     else:
         branch = ClientError if status < 500 else ServiceError
@@ -126,10 +123,11 @@ def of_decision(status: int, code: str, reason: str, *, model: str = "", retry_a
 
 _DEFAULT_REASONS = {
     "upstream_crashed": "the llama-server that worked on this request died",
+    "upstream_stalled": "the llama-server fell silent over this request",
     "upstream_error": "the llama-server broke the connection before its answer was complete",
     "model_load_failed": "it could not be loaded",
-    "model_unloaded": "it was unloaded while the request waited",
     "model_cooling_down": "it failed to load a moment ago and is not tried again yet",
+    "model_unloaded": "it was unloaded while the request waited",
     "no_capacity": "it can never fit on the GPUs there are",
     "log_unavailable": "the event log cannot be written, so no new request is accepted",
     "shutting_down": "the router is stopping",
