@@ -3,19 +3,15 @@
 `load` reads all three and either returns a `Config` that can be served or raises `ConfigErrors` with every mistake. It
 starts nothing and creates nothing but a cache of llama-server's help text. Who reads what: `router.settings` the
 settings of the router itself, `router.places` its directories, `router.models` the models, `router.presets` the file
-presets.ini, `router.llama_options` what llama-server understands.
+presets.ini, `router.llama_server` which llama-server there is and what it understands.
 
 The scheduler sees none of this except `Config.scheduler`. Times here are seconds (`_s`), as their owner wrote them.
 """
 
 import hashlib
-import importlib.metadata
-import importlib.util
 import ipaddress
 import json
 import os
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,12 +20,13 @@ from typing import Any, Literal
 import msgspec
 
 from eventlog.settings import KeySettings, ModelSettings, SchedulerSettings
+from router.gpu_checks import check_gpus
 from router.gpus import count_gpus
-from router.llama_options import HelpFailed, OptionTable, parse_help, read_help
+from router.llama_server import binary_identity, check_embedded, find_llama_server, read_options
 from router.model_entry import Cost, KeyConfig, ReasoningEffort, key_digest, read_keys
 from router.models import Draft, ModelConfig, finish, read_drafts
 from router.places import find_places, place
-from router.presets import PRESET_ONLY, Section, canonical_name, read_ini
+from router.presets import Section, canonical_name, read_ini
 from router.problems import ConfigErrors, Findings, Problem, nearest
 from router.settings import TOP_KEYS, Values, complete, read_outside
 from router.strict_json import read_json
@@ -153,7 +150,7 @@ class Config:
 
         The key keeps secrets in the environment of a child from being guessed from the log.
         """
-        identity = _binary_identity(self.llama_server)
+        identity = binary_identity(self.llama_server)
         models = {
             name: msgspec.structs.replace(
                 settings, fingerprint=_fingerprint(key, self.llama_server, identity, self.models[name])
@@ -212,8 +209,8 @@ def load(
     sections = _read_presets(presets_path, outside, findings)
     values = complete(outside, top, str(config_path), findings)
     places = place(values, config_path, presets_path, environ, findings)
-    server, server_from = _find_llama_server(values, environ, findings)
-    table = _read_options(server, server_from, places.state, help_text, findings)
+    server, server_from = find_llama_server(values, environ, findings)
+    table = read_options(server, server_from, places.state, help_text, findings)
     drafts = read_drafts(sections, top, table, str(config_path), str(presets_path), gpu_uuids, findings)
     if not drafts and not findings.problems:
         message = "no model is configured: write a section into presets.ini, or run `llama-router demo` for a first try"
@@ -221,10 +218,10 @@ def load(
     if not top and sections and not config_path.exists():
         findings.warn(Problem("there is no such file: every model has one replica on GPU 0", file=str(config_path)))
     if server_from == "embedded":
-        _check_embedded(drafts, table, findings)
+        check_embedded(drafts, table, findings)
     pinned = [gpu for draft in drafts for gpu in draft.entry.pins.named]
     gpus, count_from = count_gpus(values["NUM_GPUS"], nvml_gpus or 0, pinned)
-    _check_gpus(drafts, gpus, count_from, values, nvml_gpus, str(config_path), findings)
+    check_gpus(drafts, gpus, count_from, values, nvml_gpus, str(config_path), findings)
     keys = _read_keys(top, values, drafts, str(config_path), environ, findings)
     default_model = _default_model(values, drafts, findings)
     eviction = _eviction(values, findings)
@@ -304,123 +301,6 @@ def _read(path: Path, findings: Findings) -> str | None:
     except OSError as error:
         findings.add(Problem(f"cannot be read: {error.strerror}", file=str(path)))
     return None
-
-
-# --- llama-server ---------------------------------------------------------------------------------------------------
-
-_From = Literal["config", "path", "embedded"]
-
-
-def _find_llama_server(values: Values, environ: Mapping[str, str], findings: Findings) -> tuple[tuple[str, ...], _From]:
-    """The configured llama-server, else the one on PATH, else the embedded one. Empty where there is none."""
-    search = environ.get("PATH", os.defpath)
-    configured: tuple[str, ...] = values["LLAMA_SERVER"]
-    if configured:
-        program = os.path.expanduser(configured[0])
-        found = shutil.which(program, path=search)
-        if found is None:
-            wrong = "is not executable" if os.path.exists(program) else "is not there"
-            findings.add(values.problem("LLAMA_SERVER", f"{program} {wrong}", allowed="a path, or a name on PATH"))
-            return (), "config"
-        return (os.path.abspath(found), *configured[1:]), "config"
-    if found := shutil.which("llama-server", path=search):
-        return (os.path.abspath(found),), "path"
-    if importlib.util.find_spec("xllamacpp"):
-        return (sys.executable, "-m", "router.embedded"), "embedded"
-    findings.add(
-        values.problem(
-            "LLAMA_SERVER",
-            "there is no llama-server",
-            allowed="put llama-server on PATH, set `llama-server-executable` in config.json, or install "
-            "llama-router[embedded]",
-        )
-    )
-    return (), "path"
-
-
-def _read_options(
-    server: Sequence[str], server_from: _From, state: Path, help_text: str | None, findings: Findings
-) -> OptionTable | None:
-    """What llama-server understands, or None where it cannot be asked."""
-    if help_text is None:
-        if not server:
-            return None
-        version = importlib.metadata.version("xllamacpp") if server_from == "embedded" else ""
-        try:
-            help_text = read_help(server, state / "llama-help", version=version)
-        except HelpFailed as error:
-            findings.add(Problem(str(error), key="llama-server-executable", value=" ".join(server)))
-            return None
-    return OptionTable(parse_help(help_text), PRESET_ONLY)
-
-
-def _check_embedded(drafts: Sequence[Draft], table: OptionTable | None, findings: Findings) -> None:
-    """The embedded llama-server loads files and downloads nothing."""
-    for draft in drafts:
-        if draft.settings and table and table.canonical("model") not in draft.settings:
-            message = "the embedded llama-server cannot download weights"
-            allowed = "a `model` that is a file, or llama.cpp's own llama-server"
-            findings.add(replace(draft.place, message=message, allowed=allowed))
-
-
-def _binary_identity(argv: Sequence[str]) -> list[str]:
-    identity = []
-    for part in argv:
-        try:
-            found = os.stat(part)
-        except (OSError, ValueError):
-            continue
-        identity.append(f"{os.path.realpath(part)} {found.st_size} {found.st_mtime_ns}")
-    return identity
-
-
-# --- checks over all models -----------------------------------------------------------------------------------------
-
-
-def _check_gpus(
-    drafts: Sequence[Draft],
-    gpus: int,
-    count_from: Literal["config", "nvml", "pins"],
-    values: Values,
-    nvml_gpus: int | None,
-    file: str,
-    findings: Findings,
-) -> None:
-    counted = {"config": "NUM_GPUS says", "nvml": "NVML sees", "pins": "the pins suggest"}[count_from]
-    there = f"{counted} {gpus} GPU{'s' if gpus != 1 else ''}, numbered from 0"
-    for draft in drafts:
-        missing = [gpu for gpu in draft.entry.pins.named if gpu >= gpus]
-        if missing:
-            message = f"GPU {', '.join(map(str, missing))} does not exist, so this model can never be loaded"
-            section = f"LLM.{draft.name}"
-            value = ", ".join(map(str, draft.entry.pins.named))
-            findings.add(Problem(message, file=file, section=section, key="gpus", value=value, allowed=there))
-    if count_from == "pins" and any(
-        draft.entry.pins.every or max(draft.entry.pins.named, default=0) for draft in drafts
-    ):
-        message = f"NVML is not there, so the number of GPUs is guessed from the pins: {gpus}; set NUM_GPUS to be sure"
-        findings.warn(Problem(message, file=file, section="ROUTER"))
-    if nvml_gpus and values["NUM_GPUS"] and values["NUM_GPUS"] > nvml_gpus:
-        findings.warn(values.problem("NUM_GPUS", f"NVML sees {nvml_gpus} only"))
-    _check_persistent(drafts, gpus, values["MAX_MODELS_PER_GPU"], file, findings)
-
-
-def _check_persistent(drafts: Sequence[Draft], gpus: int, cap: int, file: str, findings: Findings) -> None:
-    """Models that are never evicted must leave room for every model that shares a GPU with them."""
-    for draft in drafts:
-        for gpu in draft.entry.pins.placed(gpus):
-            pinned = [
-                other.name
-                for other in drafts
-                if other is not draft and other.entry.persistent and gpu in other.entry.pins.placed(gpus)
-            ]
-            if len(pinned) >= cap:
-                message = (
-                    f"this model can never be loaded: GPU {gpu} takes {cap} model{'s' if cap != 1 else ''} "
-                    f"(MAX_MODELS_PER_GPU) and is kept by {', '.join(map(repr, pinned[:cap]))}, which is persistent"
-                )
-                findings.add(Problem(message, file=file, section=f"LLM.{draft.name}", key="gpus"))
-                break
 
 
 def _names(drafts: Sequence[Draft]) -> dict[str, str]:

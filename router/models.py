@@ -7,31 +7,16 @@ Names are case-sensitive and may hold anything but commas and control characters
 line here, and whoever makes a file for a model does not name it by the model.
 """
 
-import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 from router.llama_options import TRUE_WORDS, OptionTable
 from router.model_entry import Cost, ModelEntry, ObjectReader, ReasoningEffort, read_entry
 from router.presets import DEFAULT, GLOBAL, SKIPPED, Entry, Section, Setting, canonical_name, merge, read_layer, to_argv
-from router.problems import Findings, Problem, nearest
+from router.problems import Findings, Problem, at, nearest
 from router.settings import Check, flag, integer
-
-SOURCES = ("model", "hf-repo", "model-url", "docker-repo")
-"""Options of which one says where the weights are."""
-
-FILES = {
-    "model": ("hf-repo", "model-url", "docker-repo"),
-    "mmproj": ("hf-repo",),
-    "model-draft": ("hf-repo-draft",),
-    "chat-template-file": (),
-    "grammar-file": (),
-    "json-schema-file": (),
-}
-"""Options that name a file which must be there, unless one of the others says that it is downloaded."""
+from router.weights import SOURCES, check_settings, whole_number
 
 SECRETS = {"hf-token": "HF_TOKEN"}
 """Options that go into the environment, since everybody on the machine can read a command line."""
@@ -117,10 +102,10 @@ def read_drafts(
         _check_name(name, place, findings)
         if entry is None and "LLM" in top:
             message = f"this model has no entry in LLM of {config_file}: one replica on GPU 0"
-            findings.warn(_at(place, message))
+            findings.warn(at(place, message))
         if section is None and entry is not None and not entry.model:
             message = f"this model has no section in {presets_file} and no `model` here, so there is nothing to load"
-            findings.add(_at(place, message, nearest=nearest(name, own)))
+            findings.add(at(place, message, nearest=nearest(name, own)))
             continue
         written = list(section.entries) if section else []
         settings: dict[str, Setting] = {}
@@ -129,15 +114,10 @@ def read_drafts(
                 written.append(Entry("model", entry.model, config_file, f"LLM.{name}"))
             layers = [*below, above.get(name, {}), read_layer(written, table, findings)]
             settings = merge(layers)
-            _check_settings(name, settings, table, place, findings)
+            check_settings(name, settings, table, place, findings)
         drafts.append(Draft(name, entry or ModelEntry(), settings, place))
     _check_names(drafts, config_file, findings)
     return drafts
-
-
-def _at(place: Problem, message: str, *, allowed: str = "", nearest: str = "") -> Problem:
-    """A mistake at this place."""
-    return replace(place, message=message, allowed=allowed, nearest=nearest)
 
 
 def _is_preamble(section: Section) -> bool:
@@ -154,9 +134,9 @@ def _read_entries(value: Any, file: str, uuids: Sequence[str], findings: Finding
         name = canonical_name(written)
         place = Problem("", file=file, section="LLM", key=written)
         if name == GLOBAL:
-            findings.add(_at(place, "options for all models stand in presetGlobals or in [*] of presets.ini"))
+            findings.add(at(place, "options for all models stand in presetGlobals or in [*] of presets.ini"))
         elif name in entries:
-            findings.add(_at(place, f"this is {name!r} again, since a quantisation is written in capitals"))
+            findings.add(at(place, f"this is {name!r} again, since a quantisation is written in capitals"))
         else:
             entries[name] = read_entry(raw, written, file, uuids, findings)
     return entries
@@ -168,7 +148,7 @@ def _read_entries(value: Any, file: str, uuids: Sequence[str], findings: Finding
 def _check_name(name: str, place: Problem, findings: Findings) -> None:
     why = _bad_name(name)
     if why:
-        findings.add(_at(place, f"a model's name {why}"))
+        findings.add(at(place, f"a model's name {why}"))
 
 
 def _bad_name(name: str) -> str:
@@ -194,14 +174,14 @@ def _check_names(drafts: Sequence[Draft], config_file: str, findings: Findings) 
         for alias in draft.entry.aliases:
             place = Problem("", file=config_file, section=f"LLM.{draft.name}", key="aliases", value=alias)
             if why := _bad_name(alias):
-                findings.add(_at(place, f"an alias {why}"))
+                findings.add(at(place, f"an alias {why}"))
             elif alias == draft.name:
-                findings.add(_at(place, "this is the model's own name"))
+                findings.add(at(place, "this is the model's own name"))
             elif alias in owners and owners[alias] == draft.name:
-                findings.add(_at(place, f"{alias!r} is written twice"))
+                findings.add(at(place, f"{alias!r} is written twice"))
             elif alias in owners:
                 whose = "is the name of" if alias == owners[alias] else "is also an alias of"
-                findings.add(_at(place, f"the alias {alias!r} of {draft.name!r} {whose} the model {owners[alias]!r}"))
+                findings.add(at(place, f"the alias {alias!r} of {draft.name!r} {whose} the model {owners[alias]!r}"))
             else:
                 owners[alias] = draft.name
 
@@ -294,7 +274,7 @@ def _preset_globals(value: Any, file: str, findings: Findings) -> list[Entry]:
         return []
     if not isinstance(value, dict):
         place = Problem("presetGlobals holds preset keys for all models", file=file, key="presetGlobals")
-        findings.add(_at(place, place.message, allowed='{"ngl": 99, "jinja": true}'))
+        findings.add(at(place, place.message, allowed='{"ngl": 99, "jinja": true}'))
         return []
     entries = []
     for key, raw in value.items():
@@ -312,69 +292,6 @@ def _preset_globals(value: Any, file: str, findings: Findings) -> list[Entry]:
 
 
 # --- one model ------------------------------------------------------------------------------------------------------
-
-
-def _check_settings(
-    name: str, settings: Mapping[str, Setting], table: OptionTable, place: Problem, findings: Findings
-) -> None:
-    """What llama-server would only find when it loads: no weights, a missing file, a number that makes no sense."""
-    sources = [table.canonical(source) for source in SOURCES]
-    downloads = any(setting.option.downloads and setting.value == "true" for setting in settings.values())
-    if not downloads and not any(source in settings for source in sources):
-        message = "this model has no weights"
-        if name == DEFAULT and place.line == 0:
-            message = "keys before any header are those of a model named 'default', which has no weights"
-        elif re.fullmatch(r"[^/\s]+/[^/\s]+", name):
-            message += f"; if they are to be downloaded from Hugging Face, write hf-repo = {name}"
-        findings.add(_at(place, message, allowed=f"one of {', '.join(SOURCES)}; for all models, [*]"))
-    for option, unless in FILES.items():
-        setting = settings.get(table.canonical(option))
-        if setting and not any(table.canonical(other) in settings for other in unless):
-            _check_file(setting, findings)
-    for key, low in (("ctx-size", 0), ("parallel", -1), ("cache-ram", -1), ("stop-timeout", 0)):
-        setting = settings.get(table.canonical(key))
-        if setting and _int(setting.value) < low:
-            findings.add(setting.entry.problem("this is too small", allowed=f"a number from {low}"))
-    parallel = settings.get(table.canonical("parallel"))
-    if parallel and _int(parallel.value) == 0:
-        findings.add(parallel.entry.problem("without a slot nothing can run", allowed="a number from 1, or -1"))
-
-
-def _is_gguf(path: str) -> bool:
-    with open(path, "rb") as file:
-        return file.read(4) == b"GGUF"
-
-
-_SHARD = re.compile(r"(?P<stem>.*)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf")
-
-
-def _check_file(setting: Setting, findings: Findings) -> None:
-    path = setting.value
-    hint = ""
-    if path[:1] in "\"'":
-        hint = "quotes are part of a value here; write it without them"
-    elif path.startswith("~"):
-        hint = "~ is not replaced here; write the whole path"
-    elif not path.startswith("/"):
-        hint = f"a relative path begins where the router runs, now {os.getcwd()}"
-    if not os.path.exists(path):
-        findings.add(setting.entry.problem("there is no such file", allowed=hint))
-        return
-    if not os.path.isfile(path) or not os.access(path, os.R_OK):
-        why = "this cannot be read" if os.path.isfile(path) else "this is not a file"
-        findings.add(setting.entry.problem(why))
-        return
-    if path.endswith(".gguf") and not _is_gguf(path):
-        # A page that says "not found", or a pointer that git left in the place of a large file.
-        findings.warn(setting.entry.problem("this is no GGUF file: it does not begin with GGUF"))
-    if shard := _SHARD.fullmatch(path):
-        wanted = [f"{shard['stem']}-{n:05}-of-{shard['count']}.gguf" for n in range(1, int(shard["count"]) + 1)]
-        missing = [Path(part).name for part in wanted if not os.path.exists(part)]
-        if missing:
-            shown = ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")
-            findings.add(setting.entry.problem(f"{len(missing)} of {len(wanted)} parts are missing: {shown}"))
-        elif int(shard["index"]) != 1:
-            findings.add(setting.entry.problem("llama-server wants the first part", nearest=Path(wanted[0]).name))
 
 
 def finish(draft: Draft, table: OptionTable, gpus: int, *, stop_timeout_s: float, ttl_s: float) -> ModelConfig:
@@ -402,7 +319,7 @@ def finish(draft: Draft, table: OptionTable, gpus: int, *, stop_timeout_s: float
         model_path=get("model"),
         hf_repo=get("hf-repo"),
         hf_file=get("hf-file"),
-        slots_hint=max(0, _int(get("parallel"))),
+        slots_hint=max(0, whole_number(get("parallel"))),
         context_hint=_context(get),
         load_on_startup=get("load-on-startup") in TRUE_WORDS,
         stop_timeout_s=float(stop_timeout) if stop_timeout else stop_timeout_s,
@@ -420,16 +337,9 @@ def finish(draft: Draft, table: OptionTable, gpus: int, *, stop_timeout_s: float
 
 def _context(get: Callable[[str], str]) -> int:
     """Tokens for one request: the pool where all slots share it (auto slots do), else its share; 0 when not written."""
-    per_slot = _int(get("kv-unified-per-slot"))
+    per_slot = whole_number(get("kv-unified-per-slot"))
     if per_slot > 0:
         return per_slot
-    size, slots = max(0, _int(get("ctx-size"))), _int(get("parallel"))
+    size, slots = max(0, whole_number(get("ctx-size"))), whole_number(get("parallel"))
     shared = get("kv-unified") == "true" or slots <= 0
     return size if shared else size // slots
-
-
-def _int(text: str) -> int:
-    try:
-        return int(float(text or 0))
-    except (ValueError, OverflowError):
-        return 0

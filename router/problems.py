@@ -6,7 +6,7 @@ nearest valid name. Its counterpart is `router.errors`: those go to clients, the
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,11 @@ class Findings:
 def _plain(problem: Problem) -> str:
     rest = Problem(problem.message, allowed=problem.allowed, nearest=problem.nearest)
     return str(rest)
+
+
+def at(place: Problem, message: str, *, allowed: str = "", nearest: str = "") -> Problem:
+    """A mistake at a place that is known already."""
+    return replace(place, message=message, allowed=allowed, nearest=nearest)
 
 
 def nearest(wrong: str, valid: Iterable[str]) -> str:

@@ -43,13 +43,13 @@ def _load(top: Any, presets: str) -> Config | None:
         return None if problems else desk.load(fingerprint_key=b"k")
 
 
-@settings(max_examples=FUZZ)
+@settings(max_examples=FUZZ, deadline=None)
 @given(TOP)
 def test_no_config_json_makes_loading_fail(top: dict[str, Any]) -> None:
     _load(top, "[a]\nmodel = $W\n[b:q4_0]\nmodel = $W\n")
 
 
-@settings(max_examples=FUZZ)
+@settings(max_examples=FUZZ, deadline=None)
 @given(ENTRIES, ROUTER)
 def test_no_entry_and_no_setting_makes_loading_fail(entry: dict[str, Any], router: dict[str, Any]) -> None:
     config = _load({"LLM": {"a": entry}, "ROUTER": router}, "[a]\nmodel = $W\n")
@@ -60,7 +60,7 @@ def test_no_entry_and_no_setting_makes_loading_fail(entry: dict[str, Any], route
         assert "a" in config.names
 
 
-@settings(max_examples=FUZZ)
+@settings(max_examples=FUZZ, deadline=None)
 @given(st.text(), st.text(alphabet='{}[]",:# /*\n0123456789.eEalmL', max_size=40))
 def test_no_text_makes_loading_fail(presets: str, config: str) -> None:
     _load(config, presets.encode("utf-8", "replace").decode())

@@ -1,7 +1,7 @@
 """presets.ini: llama.cpp's grammar, and what its keys become on a command line."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.llama_options import OptionTable, parse_help
@@ -142,6 +142,7 @@ def test_names_that_are_one_after_their_quantisation_is_in_capitals_meet() -> No
     assert [problem.section for problem in findings.problems] == ["a:Q8_0"]
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_no_text_makes_the_reader_fail_other_than_by_telling_mistakes(text: str) -> None:
     findings = Findings()
@@ -155,6 +156,7 @@ LINES = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(LINES), st.sampled_from(["\n", "\r", "\r\n"]))
 def test_no_order_of_lines_makes_the_reader_fail(lines: list[str], newline: str) -> None:
     findings = Findings()

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -145,3 +146,15 @@ def test_a_binary_that_cannot_be_run_at_all_says_why(tmp_path: Path) -> None:
 def test_options_go_by_the_name_that_llama_server_itself_would_pick() -> None:
     option = Option(("-ctxcp", "--ctx-checkpoints", "--swa-checkpoints"), hint="N")
     assert (option.flag, option.name) == ("--swa-checkpoints", "swa-checkpoints")
+
+
+def test_a_real_llama_server_is_understood_whole(tmp_path: Path) -> None:
+    """The one in the wheel prints llama.cpp's own table, some 250 options."""
+    pytest.importorskip("xllamacpp")
+    text = read_help([sys.executable, "-m", "router.embedded"], tmp_path)
+    lines = [line for line in text.splitlines() if line.startswith("-") and not line.startswith("-----")]
+    table = OptionTable(parse_help(text))
+    assert len(table.options) == len(lines) > 200
+    for key in ("c", "ngl", "LLAMA_ARG_N_PARALLEL", "no-kv-offload", "cram", "hf-repo", "jinja", "slots"):
+        assert key in table.by_key
+    assert table.canonical("no-kv-offload") == "kv-offload"
