@@ -1,6 +1,7 @@
-"""The client's side of the data path: uvicorn's HTTP protocol, and three things that the relay needs beside ASGI.
+"""The client's side of the data path: uvicorn's HTTP protocol, and what the relay needs beside ASGI.
 
 * It says that a client is gone the moment that its FIN or RST comes, in every phase, without a task that waits for it.
+* It takes the body of an answer as plain calls, which costs a third of ASGI's messages, and says when it has enough.
 * It can break an answer off: what was written is flushed, the end of the answer is not.
 * It can answer HTTP/1.0 clients, which do not know chunks, with a body that ends with the connection.
 
@@ -26,21 +27,50 @@ ENDLESS = 1 << 62
 class Client:
     """Who sent one request, as long as that request lasts."""
 
-    __slots__ = ("_on_gone", "_protocol", "gone")
+    __slots__ = ("_held", "_on_drain", "_on_gone", "_protocol", "gone")
 
     def __init__(self, protocol: "ClientProtocol") -> None:
         self.gone = False
         self._protocol = protocol
+        self._held: _Held | None = None
+        self._on_drain: Callable[[], None] | None = None
         self._on_gone: Callable[[], None] | None = None
 
     def on_gone(self, callback: Callable[[], None] | None) -> None:
         """Call back, once, when the client is gone. A client that is gone already is told by `gone` alone."""
         self._on_gone = callback
 
-    def abort(self) -> None:
-        """Drop the connection; what was not flushed yet is lost."""
-        self._leave()
-        self._protocol.transport.abort()
+    def hold_head(self) -> None:
+        """Before an answer is started: its head goes out with the first `write`, in one packet."""
+        cycle = self._protocol.active
+        if cycle is not None and not self.gone:
+            self._held = _Held()
+            transport: Any = self._held
+            cycle.transport = transport
+
+    def write(self, data: bytes) -> bool:
+        """Send bytes of the body, after the answer was started. False: it lags behind, wait for `on_drain`."""
+        protocol = self._protocol
+        cycle = protocol.active
+        if self.gone or cycle is None:
+            return True
+        if cycle.scope["method"] == "HEAD":
+            framed = b""
+        elif cycle.chunked_encoding:
+            framed = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+        else:
+            cycle.expected_content_length -= len(data)
+            framed = data
+        if self._held is not None:
+            framed = self._held.head + framed
+            self._held = None
+            cycle.transport = protocol.transport
+        protocol.transport.write(framed)
+        return not protocol.flow.write_paused
+
+    def on_drain(self, callback: Callable[[], None] | None) -> None:
+        """Call back whenever what `write` left behind has been sent."""
+        self._on_drain = callback
 
     def break_off(self) -> None:
         """Flush what was written and close without ending the answer: a chunked body stays visibly incomplete."""
@@ -57,7 +87,7 @@ class Client:
             cycle.expected_content_length = ENDLESS
 
     def _leave(self) -> None:
-        self._on_gone = None
+        self._on_gone = self._on_drain = None
         self.gone = True
         cycle = self._protocol.active
         if cycle is not None and client_of(cycle.scope) is self:
@@ -69,6 +99,16 @@ class Client:
             callback, self._on_gone = self._on_gone, None
             if callback is not None:
                 callback()
+
+
+class _Held:
+    """Stands in for the transport while the head of an answer is written."""
+
+    def __init__(self) -> None:
+        self.head = b""
+
+    def write(self, data: bytes) -> None:
+        self.head += data
 
 
 class ClientProtocol(HttpToolsProtocol):
@@ -105,6 +145,12 @@ class ClientProtocol(HttpToolsProtocol):
         self._client_left()
         super().connection_lost(exc)
         self.active = None
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        client = client_of(self.active.scope) if self.active is not None else None
+        if client is not None and client._on_drain is not None:
+            client._on_drain()
 
     def _client_left(self) -> None:
         active = self.active

@@ -192,7 +192,7 @@ class Passage:
         body = msgspec.json.encode([session for answer in answers for session in answer])
         fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await reply.begin(200, fields, sse=False)
-        await reply.write(body)
+        reply.write(body)
         await reply.end(200)
 
     async def _ask(self, replica: str, conversation_ids: list[str]) -> list[msgspec.Raw]:
@@ -228,8 +228,9 @@ class Passage:
             await connection.send(request_head(method.encode(), target, fields), body.to_send())
             await connection.start()
             await reply.begin(connection.status, connection.headers, sse=connection.is_sse)
-            while data := await connection.read():
-                await reply.write(data)
+            reply.flush()
+            reply.on_drain(connection.resume)
+            await connection.pour(reply.write)
             await reply.end(connection.status)
         except UpstreamError as error:
             await reply.fail(errors.error("upstream_error", f"replica {replica!r}: {error}"))

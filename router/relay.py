@@ -52,6 +52,7 @@ from router.upstream import Connection, Endpoint, UpstreamError, request_head
 Scope = Any
 PEEK_IN_THREAD = 1 << 20
 """A body from this many bytes on is looked into by a thread: hashing it would hold up everybody's tokens."""
+POST_SOON_S = 0.01
 SESSION_HEADERS = (b"x-session-id", b"x-litellm-session-id")
 
 log = logging.getLogger("llama_router.relay")
@@ -111,8 +112,9 @@ class Relay:
         self._gate = gate
         self._flights: dict[int, Flight] = {}
         self._waiting = 0
+        self._later: list[Fact] = []
         self._turns = Turns()
-        self._releases = Releases(replicas, loop.post, loop.clock.now_us, self._weight_on)
+        self._releases = Releases(replicas, self._post, loop.clock.now_us, self._weight_on)
         self._passage = Passage(self, replicas, lambda: loop.state, loop.post, loop.clock.now_us)
         self._bodies = BodyStore(
             config.run_dir,
@@ -273,7 +275,7 @@ class Relay:
         address = scope["client"][0] if scope["client"] else ""
         self._flights[rid] = flight
         self._waiting += 1
-        self._loop.post(
+        self._post(
             RequestArrived(
                 rid=rid,
                 arrived_us=arrived_us,
@@ -352,7 +354,7 @@ class Relay:
             fields = to_upstream(flight.headers, key=endpoint.key, length=flight.body.size, decoded=True)
             await connection.send(request_head(flight.method, flight.target, fields), flight.body.to_send())
             if not flight.over:
-                self._loop.post(RequestSent(rid=flight.rid, replica=replica, connect_us=connect_us))
+                self._post_soon(RequestSent(rid=flight.rid, replica=replica, connect_us=connect_us))
             await self._carry(flight, connection, answer)
         except UpstreamError as error:
             self._lost(flight, replica, str(error))
@@ -374,12 +376,9 @@ class Relay:
         if not flight.client_gone:
             await reply.begin(connection.status, connection.headers, sse=answer.is_sse)
             flight.body.close()
-        while data:
-            if not flight.client_gone:
-                await reply.write(data)
-            data = await connection.read()
-            while data is None:
-                data = await connection.read()
+            reply.on_drain(connection.resume)
+            reply.write(data)
+        await connection.pour(reply.write)
         if not flight.client_gone:
             await reply.end(connection.status)
         self._finish(flight)
@@ -427,6 +426,19 @@ class Relay:
 
     # --- what happens to a request besides ---
 
+    def _post_soon(self, fact: Fact) -> None:
+        """For what no decision waits for: goes with the next fact of ours, and saves a turn of the loop."""
+        self._later.append(fact)
+        if len(self._later) == 1:
+            asyncio.get_running_loop().call_later(POST_SOON_S, self._post)
+
+    def _post(self, *facts: Fact) -> None:
+        if self._later:
+            self._loop.post(*self._later)
+            self._later.clear()
+        if facts:
+            self._loop.post(*facts)
+
     def _answered(self, flight: Flight) -> None:
         """The replica is done: its bytes go to the client first, but a client that is slow holds up no account."""
         asyncio.get_running_loop().call_soon(self._finish, flight)
@@ -435,7 +447,7 @@ class Relay:
         if flight.over or flight.answer is None:
             return
         flight.over = True
-        self._loop.post(flight.answer.finished(flight.replica))
+        self._post(flight.answer.finished(flight.replica))
         if flight.conversation:
             self._turns.finished(flight.conversation, flight.rid)
 
@@ -446,14 +458,16 @@ class Relay:
             return
         begun = flight.reply.begun
         sent = flight.answer.bytes_in if begun and flight.answer is not None else 0
-        self._loop.post(UpstreamLost(rid=flight.rid, replica=replica, begun=begun, detail=detail, bytes_out=sent))
+        self._post(UpstreamLost(rid=flight.rid, replica=replica, begun=begun, detail=detail, bytes_out=sent))
         self._replicas.suspect(replica)
 
     def _gone(self, flight: Flight) -> None:
         """The client's FIN or RST came."""
         if flight.detached and not flight.over:
             flight.client_gone = True
-            self._loop.post(ClientDetached(rid=flight.rid))
+            if flight.connection is not None:
+                flight.connection.resume()
+            self._post(ClientDetached(rid=flight.rid))
         else:
             self._cancel(flight, "client")
 
@@ -465,7 +479,7 @@ class Relay:
         answer = flight.answer
         if answer is not None:
             answer.flush()
-        self._loop.post(
+        self._post(
             RequestCancelled(
                 rid=flight.rid,
                 replica=flight.replica,

@@ -68,7 +68,7 @@ class Reply:
             self.kept_alive = True
             fields = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
             await self._start(200, to_client(fields, sse=True, own=self._own))
-        await self._write(f": {text}\n".encode())
+        self._client.write(f": {text}\n".encode())
 
     async def begin(self, status: int, headers: Fields, *, sse: bool) -> None:
         """The child has answered: pass status and headers on or, where the client has a status, only what follows."""
@@ -77,15 +77,18 @@ class Reply:
         if not self.kept_alive:
             await self._start(status, to_client(headers, sse=sse, own=self._own))
         elif sse and status < 400:
-            await self._write(b"\n")
+            self._client.write(b"\n")
         else:
             self._collected = bytearray()
 
-    async def write(self, data: bytes) -> None:
-        """Pass a piece of the child's answer on. Of a stream, a line that is not complete waits for its end."""
+    def write(self, data: bytes) -> bool:
+        """Pass a piece of the child's answer on. Of a stream, a line that is not complete waits for its end.
+
+        False: the client lags behind; there should be no more until `on_drain` calls back.
+        """
         if self._collected is not None:
             self._collected += data[: COLLECT_MAX - len(self._collected)]
-            return
+            return True
         if self._sse:
             if self._held:
                 data = self._held + data
@@ -95,22 +98,29 @@ class Reply:
                 self._held = data[end:]
                 data = data[:end]
                 if not data:
-                    return
+                    return True
             self._tail = data[-2:]
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        return self._client.write(data)
+
+    def flush(self) -> None:
+        """Send the head of an answer whose body may be long in coming."""
+        self._client.write(b"")
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        self._client.on_drain(callback)
 
     async def end(self, status: int) -> None:
         """The child's answer, with this status, is complete."""
         if self._collected is not None:
-            await self._write(b"\n" + _as_frames(bytes(self._collected), self._dialect, status))
+            self._client.write(b"\n" + _as_frames(bytes(self._collected), self._dialect, status))
             if status >= 400:
                 self._client.break_off()
                 return
+        self._client.write(self._held)
         if self._until_close:
-            await self._write(self._held)
             self._client.break_off()
         else:
-            await self._send({"type": "http.response.body", "body": self._held, "more_body": False})
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def fail(self, error: errors.RouterError) -> None:
         """Tell the client in the way that is still possible, and never let it look like success."""
@@ -124,7 +134,7 @@ class Reply:
             await self._send({"type": "http.response.body", "body": body, "more_body": False})
             return
         if self._sse or not self.begun or self._collected is not None:
-            await self._write(self._fresh_line() + error_frame(error, self._dialect))
+            self._client.write(self._fresh_line() + error_frame(error, self._dialect))
         self._client.break_off()
 
     def _fresh_line(self) -> bytes:
@@ -139,10 +149,8 @@ class Reply:
                 self._until_close = False
             else:
                 self._client.end_with_connection()
+        self._client.hold_head()
         await self._send({"type": "http.response.start", "status": status, "headers": fields})
-
-    async def _write(self, data: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 def error_frame(error: errors.RouterError, dialect: Dialect) -> bytes:

@@ -12,7 +12,7 @@ It knows nothing of models, queues or the log, and sets no time limit of its own
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -92,10 +92,10 @@ def request_head(method: bytes, target: bytes, headers: Headers) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """One exchange: `send`, then `start` for status and headers, then `read` until it returns b"".
+    """One exchange: `send`, then `start` for status and headers, then `read` until it returns b"", or `pour`.
 
-    `send`, `start` and `read` raise `UpstreamError` when the connection breaks. Chunks that arrive together are read
-    together; no byte is changed. Without `start`, the first `read` implies it.
+    All of them raise `UpstreamError` when the connection breaks. Chunks that arrive together are read together; no byte
+    is changed. Without `start`, the first `read` implies it.
     """
 
     __slots__ = (
@@ -109,6 +109,7 @@ class Connection(asyncio.Protocol):
         "_nudged",
         "_parser",
         "_paused",
+        "_sink",
         "_started",
         "_tap",
         "_told",
@@ -126,6 +127,7 @@ class Connection(asyncio.Protocol):
         self._tap = tap
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
+        self._sink: Callable[[bytes], bool] | None = None
         self._chunks: deque[bytes] = deque()
         self._buffered = 0
         self._bodyless = bodyless
@@ -213,11 +215,34 @@ class Connection(asyncio.Protocol):
             data = b"".join(self._chunks)
             self._chunks.clear()
         self._buffered = 0
+        self.resume()
+        return data
+
+    async def pour(self, sink: Callable[[bytes], bool]) -> None:
+        """Give the rest of the body to `sink` as it arrives, without a task switch in between; return at its end.
+
+        `sink` must not raise. When it returns False, nothing more is read from the socket until `resume` is called.
+        """
+        self._buffered = 0
+        full = False
+        while self._chunks:
+            full = not sink(self._chunks.popleft())
+        self._sink = sink
+        if full:
+            self._pause()
+        else:
+            self.resume()
+        while not self._complete:
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+
+    def resume(self) -> None:
+        """Read on, if reading was paused."""
         if self._paused:
             self._paused = False
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.resume_reading()
-        return data
 
     @property
     def is_sse(self) -> bool:
@@ -250,12 +275,13 @@ class Connection(asyncio.Protocol):
             if not self._complete:
                 self._abandon(f"not an HTTP/1.1 answer: {error}")
             return
-        if self._buffered > BUFFER_HIGH and not self._paused and self._transport is not None:
-            self._paused = True
-            self._transport.pause_reading()
-        self._wake()
+        if self._buffered > BUFFER_HIGH:
+            self._pause()
         if self._complete:
+            self._wake()
             self._tell_end()
+        elif self._sink is None:
+            self._wake()
 
     def eof_received(self) -> None:
         """Nothing more comes; without a length, that is the end of the body."""
@@ -300,17 +326,26 @@ class Connection(asyncio.Protocol):
             self._complete = True
 
     def on_body(self, body: bytes) -> None:
-        if not self._complete:
+        if self._complete:
+            return
+        if self._sink is None:
             self._chunks.append(body)
             self._buffered += len(body)
-            if self._tap is not None:
-                self._tap.feed(body)
+        elif not self._sink(body):
+            self._pause()
+        if self._tap is not None:
+            self._tap.feed(body)
 
     def on_message_complete(self) -> None:
         if self._started:
             self._complete = True
 
     # --- inside ---
+
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
 
     def _abandon(self, detail: str) -> None:
         if self._transport is not None:
