@@ -13,10 +13,10 @@ from typing import Any
 
 from router.llama_options import TRUE_WORDS, OptionTable
 from router.model_entry import Cost, ModelEntry, ObjectReader, ReasoningEffort, read_entry
+from router.model_files import SOURCES, check_settings, whole_number
 from router.presets import DEFAULT, GLOBAL, SKIPPED, Entry, Section, Setting, canonical_name, merge, read_layer, to_argv
 from router.problems import Findings, Problem, at, nearest
 from router.settings import Check, flag, integer
-from router.weights import SOURCES, check_settings, whole_number
 
 SECRETS = {"hf-token": "HF_TOKEN"}
 """Options that go into the environment, since everybody on the machine can read a command line."""
