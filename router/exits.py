@@ -68,7 +68,7 @@ BAD_MODEL = re.compile(
     re.IGNORECASE,
 )
 
-_STAMP = re.compile(r"^\d+\.\d+\.\d+\.\d+ ([DIWE]) +")
+_STAMP = re.compile(r"^\d+(?:\.\d+)+ ([DIWE]) +")
 """llama-server's time and level in front of a line."""
 _WORDS = re.compile(r"error|fail|abort|fatal|assert|terminate|exception|cannot|couldn't|unable", re.IGNORECASE)
 _LINE_MAX = 300
@@ -123,10 +123,10 @@ def load_failure(how: Exit, last_lines: Sequence[str], *, oom_killed: bool = Fal
         kind = "gpu_oom"
         return LoadVerdict(kind, _sentence(kind, how, line))
     if how.signal is not None:
-        return LoadVerdict("signal", _sentence("signal", how, _telling(last_lines)))
+        return LoadVerdict("signal", _sentence("signal", how, telling(last_lines)))
     if how.code != 0 and (line := _find(BAD_MODEL, last_lines)):
         return LoadVerdict("bad_model", _sentence("bad_model", how, line))
-    return LoadVerdict("exit", _sentence("exit", how, _telling(last_lines)))
+    return LoadVerdict("exit", _sentence("exit", how, telling(last_lines)))
 
 
 def crash(how: Exit, last_lines: Sequence[str], *, oom_killed: bool = False) -> CrashVerdict:
@@ -140,7 +140,7 @@ def crash(how: Exit, last_lines: Sequence[str], *, oom_killed: bool = False) -> 
         if line := _find(pattern, last_lines):
             return CrashVerdict(cause, _sentence(cause, how, line))
     cause = "signal" if how.signal is not None else "exit"
-    return CrashVerdict(cause, _sentence(cause, how, _telling(last_lines)))
+    return CrashVerdict(cause, _sentence(cause, how, telling(last_lines)))
 
 
 def signal_name(number: int) -> str:
@@ -160,10 +160,12 @@ def _find(pattern: re.Pattern[str], lines: Sequence[str]) -> str:
     return next((_plain(line) for line in lines if pattern.search(line) and _level(line) == "E"), "")
 
 
-def _telling(lines: Sequence[str]) -> str:
-    """The last line that sounds like trouble, else the last one at all."""
-    plain = [text for line in lines if (text := _plain(line))]
-    return next((text for text in reversed(plain) if _WORDS.search(text)), plain[-1] if plain else "")
+def telling(lines: Sequence[str]) -> str:
+    """The last line that sounds like trouble, else the last one at all unless it says that it is none."""
+    said = [line for line in lines if _plain(line)]
+    trouble = [line for line in said if _WORDS.search(line)]
+    telling = trouble or [line for line in said[-1:] if _level(line) == "E"]
+    return _plain(telling[-1]) if telling else ""
 
 
 def _level(line: str) -> str:

@@ -82,9 +82,10 @@ def members(session: int, variable: str, marker: str) -> list[Stat]:
     return [found for found in every() if found.session == session or environment(found.pid).get(variable) == marker]
 
 
-def bytes_read(pid: int) -> int:
-    """Bytes that a process has asked the system for, from the disk or the page cache; 0 when it may not be told."""
-    return _field(f"/proc/{pid}/io", b"rchar:")
+def bytes_moved(pid: int) -> tuple[int, int]:
+    """Bytes that a process has read and written, on disk or in the page cache; zeros when it may not be told."""
+    lines = _lines(f"/proc/{pid}/io")
+    return (int(lines[0].split()[1]), int(lines[1].split()[1])) if len(lines) > 1 else (0, 0)
 
 
 def file_mapped_bytes(pid: int) -> int:

@@ -102,6 +102,8 @@ class Process:
     def _reap(self, pids: set[int]) -> None:
         """The child, and orphans of it that have come to us (`adopt_orphans`)."""
         self._child.process.wait()
+        if self._child.process.stdin is not None:
+            self._child.process.stdin.close()
         for pid in pids - {self.pid}:
             try:
                 os.waitpid(pid, os.WNOHANG)

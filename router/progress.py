@@ -1,4 +1,4 @@
-"""Whether a load moves: output, CPU time, page faults and bytes read, of all processes of the child together.
+"""Whether a load moves: output, CPU time, page faults, bytes read or written, of all processes of the child together.
 
 A load may take as long as it takes as long as it moves. `Stall` decides that from samples and is pure; `measure` takes
 them. What the router's own health probes cost the child is below the thresholds, so that asking keeps nothing alive.
@@ -13,7 +13,8 @@ CPU_SHARE = 0.05
 """Of one core. An idle server that answers four probes a second stays well below."""
 FAULTS_PER_S = 250
 """About 1 MiB in pages."""
-BYTES_PER_S = 128 * 1024
+BYTES_PER_S = 4096
+"""Little enough for a download over a poor line, which is a load as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +24,22 @@ class Sample:
     cpu_ticks: int = 0
     faults: int = 0
     bytes_read: int = 0
+    bytes_written: int = 0
     resident_bytes: int = 0
 
 
 def measure(pids: Iterable[int]) -> Sample:
     """The sum over these processes; one that is gone counts nothing."""
-    cpu_ticks = faults = bytes_read = resident = 0
+    cpu_ticks = faults = bytes_read = bytes_written = resident = 0
     for pid in pids:
         if (found := proc.stat(pid)) is not None:
             cpu_ticks += found.cpu_ticks
             faults += found.faults
-            bytes_read += proc.bytes_read(pid)
+            read, written = proc.bytes_moved(pid)
+            bytes_read += read
+            bytes_written += written
             resident += proc.file_mapped_bytes(pid)
-    return Sample(cpu_ticks, faults, bytes_read, resident)
+    return Sample(cpu_ticks, faults, bytes_read, bytes_written, resident)
 
 
 class Stall:
@@ -67,4 +71,5 @@ class Stall:
             now.cpu_ticks - last.cpu_ticks >= max(1.0, CPU_SHARE * seconds * proc.TICKS_PER_S)
             or now.faults - last.faults >= max(1.0, FAULTS_PER_S * seconds)
             or now.bytes_read - last.bytes_read >= max(1.0, BYTES_PER_S * seconds)
+            or now.bytes_written - last.bytes_written >= max(1.0, BYTES_PER_S * seconds)
         )

@@ -13,19 +13,14 @@ import asyncio
 import glob
 import hashlib
 import logging
-import os
 import time
-from collections.abc import Collection, Coroutine, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
 
 from eventlog.events import (
     Fact,
     GpuMemorySettled,
     LogLine,
     Memory,
-    Observation,
     ReplicaAnswered,
     ReplicaCrashed,
     ReplicaLoadFailed,
@@ -38,11 +33,12 @@ from eventlog.events import (
     ReplicaStopped,
 )
 from router import exits, orphans, probe, proc, progress, spawn
-from router.child_log import ChildLogs
-from router.config import ModelConfig, Timings
+from router.config import ModelConfig
 from router.exits import LoadVerdict
 from router.process import Process
+from router.surroundings import Surroundings
 from router.upstream import Endpoint, UpstreamError
+from router.waits import first, first_of, tasks_of, within
 
 log = logging.getLogger("llama_router.replica")
 
@@ -58,56 +54,15 @@ FRESH_S = 0.2
 UNMEASURED_S = 2.0
 """Where nobody can measure GPU memory, a retry after its want is made so long after the failure."""
 READY_SIGNS = (b"listening on", b"model loaded")
-STAGES = ((b"load_tensors", "tensors"), (b"llama_context", "context"), (b"warming up", "warm-up"))
+STAGES = (
+    (b"load_model: loading model", "weights"),
+    (b"load_tensors", "weights"),
+    (b"threadpool init", "context"),
+    (b"llama_context", "context"),
+    (b"warming up", "warm-up"),
+)
+"""What llama-server prints on its way, and what it is then at."""
 CACHE_REUSE_UNSUPPORTED = b"cache_reuse is not supported by this context"
-
-
-class Shell(Protocol):
-    """The part of `router.loop.Loop` that a life needs."""
-
-    def post(self, *facts: Fact) -> None: ...
-    def note(self, observation: Observation) -> None: ...
-
-
-class Clock(Protocol):
-    """The part of `router.clock.RunClock` that a life needs."""
-
-    def now_us(self) -> int: ...
-
-
-class Settled(Protocol):
-    """How a wait for GPU memory ended."""
-
-    @property
-    def settled(self) -> bool: ...
-    @property
-    def waited_us(self) -> int: ...
-
-
-class GpuMemory(Protocol):
-    """The part of `router.gpus.Gpus` that a life needs."""
-
-    async def fresh(self) -> object: ...
-    def memory_of(self, pids: Collection[int]) -> list[Memory]: ...
-    async def memory_settled(self, gpus: Collection[int], timeout_s: float) -> Settled: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all lives of a run share."""
-
-    loop: Shell
-    clock: Clock
-    logs: ChildLogs
-    llama_server: tuple[str, ...]
-    run_dir: Path
-    directory: str
-    """`orphans.directory_id` of this router."""
-    run: int
-    timings: Timings
-    transport: Literal["unix", "tcp"] = "unix"
-    memory: GpuMemory | None = None
-    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
 
 class Replica:
@@ -170,7 +125,7 @@ class Replica:
     async def _live(self) -> Fact:
         around = self._around
         if self._order.after == "gpu_oom":
-            await _first(self._memory_is_back(), self._stop.wait())
+            await first(self._memory_is_back(), self._stop.wait())
         if self._stop.is_set():
             return ReplicaStopped(replica=self.id)
         try:
@@ -185,7 +140,7 @@ class Replica:
             return self._load_failed(process, found)
         self._ready_at_us = around.clock.now_us()
         around.loop.post(await self._ready(process, found))
-        await _first(process.exited.wait(), self._stop.wait())
+        await first(process.exited.wait(), self._stop.wait())
         return await self._finish(process)
 
     def _spawn(self) -> Process:
@@ -221,7 +176,7 @@ class Replica:
         """What the child has once it is ready, or why it is given up; None when it ended or is to be stopped."""
         proving = asyncio.create_task(self._prove_ready(process))
         watching = asyncio.create_task(self._watch_load(process))
-        await _first_of({proving, watching, *_tasks(process.exited.wait(), self._stop.wait())})
+        await first_of({proving, watching, *tasks_of(process.exited.wait(), self._stop.wait())})
         for task in (proving, watching):
             if not task.cancelled():
                 return task.result()
@@ -240,7 +195,7 @@ class Replica:
             except (UpstreamError, TimeoutError, OSError) as error:
                 log.debug("replica %s: %s", self.id, error)  # it was ready a moment ago: its end comes, or it answers
             self._nudge.clear()
-            await _within(poll_s, self._nudge.wait())
+            await within(poll_s, self._nudge.wait())
             poll_s = min(poll_s * 1.3, POLL_LAST_S)
 
     async def _watch_load(self, process: Process) -> LoadVerdict:
@@ -265,7 +220,7 @@ class Replica:
             last = child_log.last_lines[-1:]
             said = f"; its last line: {last[0][:300]}" if last else ""
             if stall.still_us(now_us) > timings.load_stall_s * 1e6:
-                which = "no output, CPU time, page faults or reads"
+                which = "no output, CPU time, page faults, reads or writes"
                 return LoadVerdict("stall", f"the load has not moved for {timings.load_stall_s:g} s: {which}{said}")
             if now_us - began_us > timings.load_ceiling_s * 1e6:
                 return LoadVerdict("ceiling", f"the load took longer than {timings.load_ceiling_s:g} s{said}")
@@ -274,7 +229,7 @@ class Replica:
         self._pids = await process.pids()
         memory = self._around.memory
         if memory is not None:
-            await _within(FRESH_S, memory.fresh())
+            await within(FRESH_S, memory.fresh())
         return ReplicaReady(
             replica=self.id,
             slots=found.slots,
@@ -375,7 +330,7 @@ class Replica:
             if answer != "ready" and silent_us > limit_us:
                 self.stalled(silent_us, limit_us, [])
                 return
-            await _within(pause_s, process.exited.wait())
+            await within(pause_s, process.exited.wait())
             pause_s = min(pause_s * 2, DOUBT_LAST_S)
 
     async def _clean_up(self, grace_s: float) -> bool:
@@ -432,9 +387,9 @@ class Replica:
 
 def _model_bytes(path: str) -> int:
     """Size of a model file with all of its parts (`...-00001-of-00003.gguf`); 0 when unknown."""
-    first = Path(path)
-    head, mark, rest = first.name.rpartition("-00001-of-")
-    parts = first.parent.glob(f"{glob.escape(head)}-*-of-{glob.escape(rest)}") if mark else [first]
+    whole = Path(path)
+    head, mark, rest = whole.name.rpartition("-00001-of-")
+    parts = sorted(whole.parent.glob(f"{glob.escape(head)}-*-of-{glob.escape(rest)}")) if mark else [whole]
     try:
         return sum(part.stat().st_size for part in parts) if path else 0
     except OSError:
@@ -447,29 +402,3 @@ def _hash(words: tuple[str, ...]) -> str:
 
 def _awake_us() -> int:
     return time.monotonic_ns() // 1000
-
-
-def _tasks(*waits: Coroutine[Any, Any, object]) -> "list[asyncio.Task[object]]":
-    return [asyncio.create_task(wait) for wait in waits]
-
-
-async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    """Until the first of these is done; the others are cancelled."""
-    await _first_of(set(_tasks(*waits)))
-
-
-async def _first_of(tasks: "set[asyncio.Task[Any]]") -> None:
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _within(seconds: float, wait: Coroutine[Any, Any, object]) -> None:
-    """Wait for something, but not longer."""
-    try:
-        await asyncio.wait_for(wait, seconds)
-    except TimeoutError:
-        return

@@ -14,11 +14,13 @@ from typing import Any, Literal, Protocol
 from eventlog.events import ReplicaLoadFailed, ReplicaSpawnOrdered, ReplicaStopOrdered
 from router.child_log import ChildLogs
 from router.config import Config
+from router.download import Downloads
 from router.logs_command import children_dir
 from router.orphans import directory_id
 from router.process import adopt_orphans
-from router.replica import Clock, GpuMemory, Replica, Shell, Surroundings
+from router.replica import Replica
 from router.spawn import remove_stale_sockets
+from router.surroundings import Clock, GpuMemory, Shell, Surroundings
 from router.upstream import Endpoint
 
 log = logging.getLogger("llama_router.replicas")
@@ -56,6 +58,7 @@ class Replicas:
         self._memory = memory
         self._transport = transport
         self._environ = environ
+        self._downloads = Downloads(self._surroundings)
         self._replicas: dict[str, Replica] = {}
         self._lives: set[asyncio.Task[None]] = set()
         adopt_orphans()
@@ -94,6 +97,14 @@ class Replicas:
         """What the replicas of a model (or all) printed lately, then print; whole lines, until the reader leaves."""
         return self.child_logs.stream(model, history=history)
 
+    def needs_download(self, model: str) -> bool:
+        """Whether a request for this model has to wait for `ensure_downloaded` first. Costs nothing."""
+        return self._downloads.needed(self._config.models[model])
+
+    async def ensure_downloaded(self, model: str) -> None:
+        """Have a model that comes from a hub on disk, before anything is evicted for it. Raises DownloadFailed."""
+        await self._downloads.ensure(self._config.models[model])
+
     # --- for whoever starts and ends the router ---
 
     def reconfigure(self, config: Config) -> None:
@@ -104,6 +115,7 @@ class Replicas:
         """End every replica, orders or not; returns when all are gone and have posted their last fact."""
         for replica in self._replicas.values():
             replica.stop()
+        await self._downloads.stop()
         while self._lives:
             await asyncio.wait(self._lives)
         self.child_logs.shut()

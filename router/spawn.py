@@ -140,9 +140,10 @@ def environment(
     return result
 
 
-def start(argv: Sequence[str], env: Mapping[str, str]) -> Child:
+def start(argv: Sequence[str], env: Mapping[str, str], *, with_input: bool = False) -> Child:
     """Start a process in a session of its own. Blocks for well under a millisecond; raises SpawnError.
 
+    `with_input`: its stdin is a pipe that stays open as long as its `Child`; otherwise there is nothing to read.
     To be called from the main thread: the child is told of the death of the *thread* that made it.
     """
     binary = shutil.which(argv[0], path=env.get("PATH"))
@@ -153,7 +154,7 @@ def start(argv: Sequence[str], env: Mapping[str, str]) -> Child:
     try:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", _EXEC, str(os.getpid()), binary, *argv[1:]],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if with_input else subprocess.DEVNULL,
             stdout=writing,
             stderr=writing,
             env=env,

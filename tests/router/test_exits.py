@@ -119,6 +119,13 @@ def test_an_exit_in_service_quotes_the_last_line_that_sounds_like_trouble() -> N
     assert verdict.reason == "the process ended by itself (exit code 3): srv error: decode failed, ret = -3"
 
 
+def test_a_line_that_is_only_information_explains_nothing() -> None:
+    """A process that was ended from outside dies in the middle of everyday life."""
+    assert crash(Exit(signal=signal.SIGTERM), ["0.03.928.436 I slot release: id 1 | stop processing"]).reason == (
+        "the process was ended by a signal (ended by SIGTERM)"
+    )
+
+
 def test_a_program_that_cannot_be_run_is_no_fault_of_the_model() -> None:
     """The step before the exec says so with the exit code that shells use."""
     verdict = load_failure(Exit(code=127), ["llama-router: cannot run '/opt/llama-server': Exec format error"])

@@ -188,7 +188,7 @@ def test_a_load_that_is_slow_but_moves_is_left_in_peace(tmp_path: Path) -> None:
         _, is_ready = await ready(world)
         assert is_ready.load_us > 2_000_000
         stages = [note for note in world.loop.notes if isinstance(note, ReplicaLoading)]
-        assert stages[-1].stage == "tensors"
+        assert stages[-1].stage == "weights"
         assert len(stages) < 40
 
     play(tmp_path, story, timings=Timings(load_stall_s=1.0))

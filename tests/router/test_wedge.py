@@ -185,7 +185,7 @@ def test_a_slow_prefill_and_a_slow_stream_are_left_alone(tmp_path: Path) -> None
     """Slower than the norm, but within its patience: no finding while it lasts, and none after it."""
 
     async def story(world: World) -> None:
-        world.model("m", tokens=6, first_byte_s=1.0, gap_s=0.4)
+        world.model("m", tokens=4, first_byte_s=0.8, gap_s=0.4)
         flights: list[Progress] = []
         async with watched(world, flights) as clock:
             await ask(world, flights, clock, stream=True)

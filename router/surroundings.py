@@ -1,0 +1,59 @@
+"""What all llama-servers of a run share, and the little of other parts that their lives need."""
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from eventlog.events import Fact, Memory, Observation
+from router.child_log import ChildLogs
+from router.config import Timings
+
+
+class Shell(Protocol):
+    """The part of `router.loop.Loop` that a life needs."""
+
+    def post(self, *facts: Fact) -> None: ...
+    def note(self, observation: Observation) -> None: ...
+
+
+class Clock(Protocol):
+    """The part of `router.clock.RunClock` that a life needs."""
+
+    def now_us(self) -> int: ...
+
+
+class Settled(Protocol):
+    """How a wait for GPU memory ended."""
+
+    @property
+    def settled(self) -> bool: ...
+    @property
+    def waited_us(self) -> int: ...
+
+
+class GpuMemory(Protocol):
+    """The part of `router.gpus.Gpus` that a life needs."""
+
+    async def fresh(self) -> object: ...
+    def memory_of(self, pids: Collection[int]) -> list[Memory]: ...
+    async def memory_settled(self, gpus: Collection[int], timeout_s: float) -> Settled: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all lives of a run share."""
+
+    loop: Shell
+    clock: Clock
+    logs: ChildLogs
+    llama_server: tuple[str, ...]
+    run_dir: Path
+    directory: str
+    """`orphans.directory_id` of this router."""
+    run: int
+    timings: Timings
+    transport: Literal["unix", "tcp"] = "unix"
+    memory: GpuMemory | None = None
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
