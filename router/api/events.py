@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -24,7 +23,7 @@ from eventlog.events import Event, Observation, RouterStopping, SegmentOpened
 from router import errors
 from router.api.access import administrator
 from router.api.reply import SSE_HEADERS
-from router.api.services import Loop, Services
+from router.api.services import Services
 
 BUFFER = 1024
 """Events that may wait for a reader before it is sent back to the files."""
@@ -65,7 +64,7 @@ def routes(services: Services) -> APIRouter:
             except ValueError:
                 message = f"Last-Event-ID {last_event_id!r} is none that /events gave out"
                 raise errors.error("invalid_parameter", message, status=400, param="Last-Event-ID") from None
-        follower = Follower(services.loop, services.config.log_dir, seen, observations=observations)
+        follower = Follower(services, seen, observations=observations)
         return StreamingResponse(follower.frames(), media_type="text/event-stream", headers=SSE_HEADERS)
 
     return api
@@ -74,20 +73,21 @@ def routes(services: Services) -> APIRouter:
 class Follower:
     """One reader of the log."""
 
-    def __init__(self, loop: Loop, directory: Path, seen: Seen | None, *, observations: bool) -> None:
+    def __init__(self, services: Services, seen: Seen | None, *, observations: bool) -> None:
         """`seen` None: nothing of the past is wanted."""
-        self._loop = loop
-        self._directory = directory
-        self._seen = seen or Seen(0, 0)
+        self._services = services
+        self._seen = seen or Seen(services.view.seq, services.view.seq)
         self._observations = observations
         self._buffer: deque[Event] = deque()
         self._behind = seen is not None
         """The files have what comes next, not the buffer."""
         self._news = asyncio.Event()
+        self._failed = False
+        """The files are damaged: what follows could not be told without a gap."""
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Frames until the router stops; a comment now and then shows that the connection lives."""
-        unsubscribe = self._loop.subscribe(self._take)
+        unsubscribe = self._services.loop.subscribe(self._take)
         try:
             yield b": ok\n\n"
             while True:
@@ -96,6 +96,8 @@ class Follower:
                     self._behind = False
                     async for frames in self._past():
                         yield frames
+                    if self._failed:
+                        return
                     continue
                 fresh = [self._buffer.popleft() for _ in range(min(len(self._buffer), CHUNK))]
                 if fresh:
@@ -123,24 +125,23 @@ class Follower:
     async def _past(self) -> AsyncIterator[bytes]:
         """From the files, in a thread: what follows what the reader has, up to where the log ends just now."""
         events = self._read()
-        try:
-            while chunk := await asyncio.to_thread(lambda: list(islice(events, CHUNK))):
-                frames = b"".join(self._frame(event) for event in chunk)
-                if frames:
-                    yield frames
-        except LogError as problem:
-            yield (
-                b"event: error\ndata: "
-                + errors.openai_body(errors.error("internal_error", f"the log cannot be read: {problem}", status=500))
-                + b"\n\n"
-            )
-            raise
+        more = True
+        while more:
+            chunk, problem = await asyncio.to_thread(_take, events)
+            frames = b"".join(map(self._frame, chunk))
+            if problem is not None:
+                self._failed = True
+                frames += _failure(problem)
+            if frames:
+                yield frames
+            more = bool(chunk) and problem is None
 
     def _read(self) -> Iterator[Event]:
+        directory = self._services.config.log_dir
         if not self._observations:
-            return reader.read(self._directory, from_seq=self._seen.event + 1)
+            return reader.read(directory, from_seq=self._seen.event + 1)
         first = min(self._seen.event, self._seen.observation) + 1
-        return reader.read(self._directory, stream="all", from_seq=first)
+        return reader.read(directory, stream="all", from_seq=first)
 
     def _frame(self, event: Event) -> bytes:
         """One frame; nothing for what the reader has already, or for a segment's header."""
@@ -158,3 +159,19 @@ class Follower:
         number = f"{seen.event}-{seen.observation}" if self._observations else f"{seen.event}"
         data = event.raw if isinstance(event, UnknownEvent) else msgspec.json.encode(event)
         return b"id: %b\ndata: %b\n\n" % (number.encode(), data)
+
+
+def _take(events: Iterator[Event]) -> tuple[list[Event], LogError | None]:
+    """The next few, and what kept it from being more."""
+    chunk: list[Event] = []
+    try:
+        for event in islice(events, CHUNK):
+            chunk.append(event)
+    except LogError as problem:
+        return chunk, problem
+    return chunk, None
+
+
+def _failure(problem: LogError) -> bytes:
+    told = errors.error("internal_error", f"the log cannot be read any further: {problem}", status=500)
+    return b"event: error\ndata: " + errors.openai_body(told) + b"\n\n"

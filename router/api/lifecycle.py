@@ -20,6 +20,7 @@ class Lifecycle:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._emptying: asyncio.Task[None] | None = None
+        self._restarting: asyncio.Task[None] | None = None
 
     @property
     def status(self) -> Status:
@@ -61,10 +62,9 @@ class Lifecycle:
             await self.stop(by=by, wait=True)
             await self.start(by=by)
 
-        task = asyncio.create_task(stop_and_start())
-        self._restarting = task
+        self._restarting = asyncio.create_task(stop_and_start())
         if wait:
-            await task
+            await self._restarting
 
     async def _empty(self, by: str) -> None:
         state = self._services.loop.state

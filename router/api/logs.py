@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from router.api import operations
-from router.api.access import administrator
+from router.api.access import administrator, caller_in
 from router.api.services import Services
 
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no", "x-content-type-options": "nosniff"}
@@ -19,7 +19,7 @@ def routes(services: Services) -> APIRouter:
 
     @api.get("/logs/{name:path}", summary="Output of one model's replicas; `?no-history` leaves out what is past")
     async def model_logs(request: Request, name: str) -> Response:
-        return _stream(services, request, operations.find(services, name).name)
+        return _stream(services, request, operations.find(services, caller_in(request), name).name)
 
     return api
 

@@ -3,12 +3,16 @@
 A scrape never touches a child or a GPU: figures of llama-server and of NVML are the last samples.
 """
 
+import asyncio
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from eventlog.segments import STREAMS, list_segments
 from router.api.exposition import CONTENT_TYPE, Family, Histogram, Kind, is_name, text_of
 from router.api.services import Services
 
@@ -22,16 +26,18 @@ def routes(services: Services) -> APIRouter:
 
     @api.get("/metrics", summary="Everything that can be counted, in Prometheus' text format")
     async def metrics() -> Response:
-        return Response(page(services), headers={"content-type": CONTENT_TYPE})
+        log_bytes = await asyncio.to_thread(_log_bytes, services.config.log_dir)
+        return Response(page(services, log_bytes), headers={"content-type": CONTENT_TYPE})
 
     return api
 
 
-def page(services: Services) -> bytes:
+def page(services: Services, log_bytes: Family) -> bytes:
     """The whole page."""
     families: list[Family | Histogram] = [
         *services.counters.families,
         services.counters.events(),
+        log_bytes,
         *_now(services),
         *_gpus(services),
         *_children(services),
@@ -109,6 +115,18 @@ def _children(services: Services) -> Iterator[Family]:
                 family = families[name] = Family(name, kind, text, ("model", "replica"))
             family.set(seen.model, replica, to=value)
     yield from families.values()
+
+
+def _log_bytes(directory: Path) -> Family:
+    """Read from the disk, because sealing and retention change it besides what is written."""
+    family = Family("llama_router_log_bytes", "gauge", "Size of the log's files.", ("stream",))
+    for stream in STREAMS:
+        total = 0
+        for segment in list_segments(directory, stream):
+            with suppress(FileNotFoundError):  # sealed or removed a moment ago
+                total += segment.path.stat().st_size
+        family.set(stream, to=total)
+    return family
 
 
 def _process() -> Iterator[Family]:

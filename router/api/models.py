@@ -66,8 +66,8 @@ def routes(services: Services) -> APIRouter:
 
     @api.get("/v1/models/{name:path}", summary="One model, by name or alias")
     @api.get("/models/{name:path}", include_in_schema=False)
-    async def show_model(name: str) -> Response:
-        return Json(listing.entry(services, operations.find(services, name)))
+    async def show_model(request: Request, name: str) -> Response:
+        return Json(listing.entry(services, operations.find(services, caller_in(request), name)))
 
     @api.post("/models/load", summary="Load a model", openapi_extra=_BODY)
     async def load_model(request: Request) -> Response:
@@ -75,7 +75,7 @@ def routes(services: Services) -> APIRouter:
         like a request, and evicts what a request for it would evict."""
         administrator(request)
         wish = await _wish(request)
-        model = operations.find(services, wish.model)
+        model = operations.find(services, caller_in(request), wish.model)
         live = services.loop.state.models.get(model.name)
         if not wish.wait and live is not None and live.phase in ("ready", "loading"):
             raise errors.error(
@@ -90,7 +90,7 @@ def routes(services: Services) -> APIRouter:
         are cut."""
         by = administrator(request)
         wish = await _wish(request)
-        model = operations.find(services, wish.model)
+        model = operations.find(services, caller_in(request), wish.model)
         live = services.loop.state.models.get(model.name)
         if not wish.wait and (live is None or live.phase == "absent"):
             raise errors.error("model_not_loaded", f"model {model.name!r} is not loaded", status=400, param="model")
@@ -109,7 +109,7 @@ def routes(services: Services) -> APIRouter:
         request: Request, name: str, wait: bool = Query(False), force: bool = Query(False)
     ) -> Response:
         by = administrator(request)
-        model = operations.find(services, name)
+        model = operations.find(services, caller_in(request), name)
         await operations.unload(services, model, wait=wait, force=force, by=by)
         return PlainTextResponse("OK")
 

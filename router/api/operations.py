@@ -5,6 +5,7 @@ import asyncio
 from eventlog.events import AdminDone, AdminDrain, AdminUnload, Fact, LoadWished
 from router import errors
 from router.api.services import Services
+from router.callers import Caller, resolve
 from router.config import ModelConfig
 
 SOON_S = 0.1
@@ -64,9 +65,6 @@ def _error(done: AdminDone, model: str) -> errors.RouterError:
     return errors.of_decision(status, code, done.reason, model=model)
 
 
-def find(services: Services, asked: str) -> ModelConfig:
-    """The model that a client means. Raises 404 with the nearest names."""
-    model = services.config.resolve(asked)
-    if model is None:
-        raise errors.model_not_found(asked, services.config.listed_names())
-    return model
+def find(services: Services, caller: Caller, asked: str) -> ModelConfig:
+    """The model that a client means. Raises 404 with the nearest names, or 403."""
+    return resolve(services.config, caller, asked)[1]

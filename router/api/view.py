@@ -108,7 +108,7 @@ class View:
         return self.models.get(name) or self.models.setdefault(name, ModelView())
 
     def take(self, event: e.Event) -> None:
-        self.seq = event.seq
+        self.seq = max(self.seq, event.seq)
         apply = _APPLY.get(type(event))
         if apply is not None:
             apply(self, event)

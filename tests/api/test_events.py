@@ -91,6 +91,43 @@ def test_a_slow_reader_is_sent_back_to_the_files(monkeypatch: pytest.MonkeyPatch
     World.run(story)
 
 
+def test_a_slow_reader_of_the_present_is_not_sent_the_whole_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It wanted nothing of before; back to the files means back to where it began."""
+    monkeypatch.setattr(events, "BUFFER", 4)
+
+    async def story(world: World) -> None:
+        await world.finish(await world.arrive("alpha"))
+        world.loop.note(e.GpuSampled(gpu=0))
+        world.loop.flush_observations()
+        past = len(world.seen)
+        async with world.stream("/events?observations=true") as stream:
+            await anext(stream.pieces())
+            for _ in range(20):
+                await world.finish(await world.arrive("alpha"))
+            told = [event["seq"] for _, event in await take(stream, len(world.seen) - past)]
+        assert told == list(range(past + 1, len(world.seen) + 1))
+
+    World.run(story)
+
+
+def test_a_damaged_log_ends_the_stream_with_an_error() -> None:
+    """What can be read is told, then what is wrong; nothing is skipped in silence."""
+
+    async def story(world: World) -> None:
+        await world.finish(await world.arrive("alpha"))
+        (segment,) = world.config.log_dir.glob("events-*.ndjson")
+        damaged = segment.read_bytes().replace(b'"seq":3,', b'"seq":9,')
+        segment.write_bytes(damaged)
+        (world.config.log_dir / "synced").write_text(f"{segment.name} {len(damaged)}")
+        async with world.stream("/events?from=0") as stream:
+            told = [frame async for frame in stream.frames()]
+        assert told[0].startswith("id: 1\n")
+        assert told[-1].startswith("event: error\n")
+        assert "damaged" in told[-1]
+
+    World.run(story)
+
+
 def test_events_logged_while_the_past_is_read_come_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """They may be in the file as well as in the buffer: at every point of the reading, something is logged."""
     monkeypatch.setattr(events, "CHUNK", 2)

@@ -94,6 +94,8 @@ def test_fifty_requests_are_counted_as_the_log_has_them() -> None:
         by_type = Counter(type(event).__name__ for event in logged if not isinstance(event, e.SegmentOpened))
         for kind, count in by_type.items():
             assert value(samples, "llama_router_log_events_total", type=kind) == count
+        written = sum(path.stat().st_size for path in world.config.log_dir.glob("events-*"))
+        assert value(samples, "llama_router_log_bytes", stream="events") == written
         evicted = Counter(
             victim.model for event in logged if isinstance(event, e.SwapBegun) for victim in event.victims
         )
