@@ -73,10 +73,7 @@ def end_orphans(
     for pid in held:
         one = Ended(pid=pid, replica=found[pid].replica, killed=pid in killed, gone=pid not in left)
         ended.append(one)
-        how = "killed" if one.killed else "ended"
-        if one.gone:
-            log.warning("%s process %d, left behind by an earlier run (replica %s)", how, pid, one.replica or "unknown")
-        else:
+        if not one.gone:
             log.error("process %d of an earlier run does not die, not even by SIGKILL: it may hold a GPU", pid)
     return ended
 

@@ -61,6 +61,7 @@ class Replicas:
         self._downloads = Downloads(self._surroundings)
         self._replicas: dict[str, Replica] = {}
         self._lives: set[asyncio.Task[None]] = set()
+        self._closing = False
         adopt_orphans()
         remove_stale_sockets(config.run_dir, directory_id(config.log_dir))
         loop.on(ReplicaSpawnOrdered, self._spawn)
@@ -113,6 +114,7 @@ class Replicas:
 
     async def stop_all(self) -> None:
         """End every replica, orders or not; returns when all are gone and have posted their last fact."""
+        self._closing = True
         for replica in self._replicas.values():
             replica.stop()
         await self._downloads.stop()
@@ -130,6 +132,8 @@ class Replicas:
             return
         replica = Replica(order, model, self._surroundings())
         self._replicas[replica.id] = replica
+        if self._closing:  # the order was under way; its life ends before it has a process
+            replica.stop()
         life = asyncio.get_running_loop().create_task(self._live(replica), name=f"replica-{replica.id}")
         self._lives.add(life)
         life.add_done_callback(self._lives.discard)
