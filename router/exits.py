@@ -68,7 +68,7 @@ BAD_MODEL = re.compile(
     re.IGNORECASE,
 )
 
-_STAMP = re.compile(r"^\d+(?:\.\d+)+ ([DIWE]) +")
+_STAMP = re.compile(r"^\d+\.\d+\.\d+\.\d+ ([DIWE]) +")
 """llama-server's time and level in front of a line."""
 _WORDS = re.compile(r"error|fail|abort|fatal|assert|terminate|exception|cannot|couldn't|unable", re.IGNORECASE)
 _LINE_MAX = 300
