@@ -141,7 +141,7 @@ def _unload(args: argparse.Namespace) -> int:
     if args.all == bool(args.model):
         raise Refused("name one model, or say --all")
     if args.all:
-        _ask(args, "POST", "/router/drain", {})
+        _ask(args, "POST", "/router/drain?wait=true")
         print("every model is unloaded")
         return 0
     _ask(args, "POST", "/models/unload", {"model": args.model, "force": args.force, "wait": True})
@@ -156,6 +156,6 @@ def _cancel(args: argparse.Namespace) -> int:
 
 
 def _gpu(args: argparse.Namespace) -> int:
-    _ask(args, "POST", f"/router/gpus/{args.gpu}/{args.action}")
+    _ask(args, "POST", f"/router/gpus/{args.gpu}/{args.action}?wait=true")
     print(f"GPU {args.gpu} is {'out of service' if args.action == 'out' else 'in service'}")
     return 0

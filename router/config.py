@@ -92,8 +92,8 @@ class LogConfig:
     """How the event log is kept."""
 
     sync: Literal["group", "always", "never"] = "group"
-    segment_bytes: int = 64 << 20
-    keep_bytes: int = 0
+    segment_bytes: int = 8 << 20
+    keep_bytes: int = 2048 << 20
     """Sealed segments beyond this are deleted, oldest first; 0 keeps all."""
     keep_days: float = 0.0
 
@@ -122,6 +122,8 @@ class Config:
     presets_path: Path | None = None
     gpu_count_from: Literal["config", "nvml", "pins"] = "pins"
     default_model: str = ""
+    cors_origins: tuple[str, ...] = ()
+    """Pages of other hosts that may use the router from a browser."""
     """Real name of the model for requests that name none; empty for none."""
     include_aliases_in_list: bool = False
     timings: Timings = Timings()
@@ -255,6 +257,7 @@ def load(
         presets_path=presets_path,
         gpu_count_from=count_from,
         default_model=default_model,
+        cors_origins=values["CORS_ORIGINS"],
         include_aliases_in_list=values["INCLUDE_ALIASES_IN_LIST"],
         timings=_timings(values),
         limits=_limits(values),

@@ -127,7 +127,7 @@ class Router:
     async def run(self, sock: socket.socket) -> int:
         """Serve on a listening socket; returns the exit code once everything has ended."""
         raise_descriptor_limit()
-        front = Front()
+        front = Front(self._config.cors_origins)
         server = _Server(
             uvicorn.Config(
                 front,

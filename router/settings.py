@@ -9,6 +9,7 @@ Counterpart: `router.config`, which turns the values into a Config. This module 
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -107,6 +108,18 @@ def command(value: Any) -> tuple[str, ...]:
     raise BadValue('a path, the name of a program on PATH, or a list such as ["taskset", "-c", "0-7", "llama-server"]')
 
 
+def origins_of_pages(value: Any) -> tuple[str, ...]:
+    """Origins as browsers send them, or `*` for every page."""
+    if isinstance(value, str):
+        value = value.split()
+    if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
+        raise BadValue('a list such as ["https://chat.example.org"], or ["*"]')
+    for part in value:
+        if part != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", part):
+            raise BadValue(f'origins such as "https://chat.example.org", without a path, not {part!r}')
+    return tuple(value)
+
+
 SECONDS = number(0)
 SOME_SECONDS = number(0.001)
 
@@ -124,6 +137,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("PORT", 11434, integer(0, 65535), "port to listen on; 0 for any free one", top_key="API-port"),
     Setting("LLM_BASE_PORT", None, integer(0, 65535, or_none=True), "accepted and not used", top_key="LLM-base-port"),
     Setting("API_KEY", "", text, "one API key for all clients", in_file=False),
+    Setting("CORS_ORIGINS", (), origins_of_pages, "pages of other hosts that may use the router from a browser"),
     Setting("DEFAULT_MODEL", "", text, "for requests that name no model"),
     Setting("INCLUDE_ALIASES_IN_LIST", False, flag, "list aliases as models of their own"),
     # the scheduler
@@ -161,8 +175,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("QUEUE_COMMENT_INTERVAL", 15.0, SOME_SECONDS, "seconds between comments on a stream that waits"),
     # the event log
     Setting("EVENT_LOG_SYNC", "group", one_of("group", "always", "never"), "when the log is synced to disk"),
-    Setting("EVENT_LOG_SEGMENT_MIB", 64, integer(1, 1 << 20), "size at which a new segment begins"),
-    Setting("EVENT_LOG_KEEP_MIB", 0, integer(0), "size of old segments that is kept; 0 keeps all"),
+    Setting("EVENT_LOG_SEGMENT_MIB", 8, integer(1, 1 << 20), "size at which a new segment begins; a start reads one"),
+    Setting("EVENT_LOG_KEEP_MIB", 2048, integer(0), "size of old segments that is kept; 0 keeps all"),
     Setting("EVENT_LOG_KEEP_DAYS", 0.0, number(0, 100_000), "age of old segments that is kept; 0 keeps all"),
 )
 

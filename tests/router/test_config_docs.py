@@ -45,7 +45,7 @@ def test_documented_defaults_are_the_real_ones(name: str) -> None:
 
 def _shown(default: object) -> str:
     match default:
-        case None:
+        case None | ():
             return ""
         case bool():
             return str(default).lower()
