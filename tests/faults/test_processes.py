@@ -136,11 +136,13 @@ def test_a_stranger_that_answers_in_a_childs_place_is_not_believed(tmp_path: Pat
     needs = f'STANDIN_LEDGER={tmp_path}/ledger LLAMA_API_KEY="$LLAMA_API_KEY"'
     imposter.write_text(f'#!/bin/sh\nenv -i {needs} setsid {" ".join(STANDIN)} "$@" &\nsleep 30\n')
     imposter.chmod(0o755)
-    help_ = tmp_path / "binary"
-    help_.write_text(f'#!/bin/sh\ncase "$1" in --*) exec {" ".join(STANDIN)} "$@";; esac\nexec {imposter} "$@"\n')
-    help_.chmod(0o755)
+    binary = tmp_path / "binary"
+    binary.write_text(
+        f'#!/bin/sh\ncase "$1" in --help|--version) exec {" ".join(STANDIN)} "$@";; esac\nexec {imposter} "$@"\n'
+    )
+    binary.chmod(0o755)
     settings: dict[str, Any] = {"LOAD_POLL_TIMEOUT": 2.0, "GRACEFUL_KILL_TIMEOUT": 0.5, "COOLDOWN_FIRST": 60}
-    router = RouterProcess(tmp_path, [Model("a")], binary=[str(help_)], **settings)
+    router = RouterProcess(tmp_path, [Model("a")], binary=[str(binary)], **settings)
     try:
         router.configure()
         router.start()

@@ -79,7 +79,7 @@ class Call:
         return json.loads(self.read())
 
     def frames(self) -> Iterator[str]:
-        """Each SSE block as text, comments included; called again, it goes on where it was.
+        """Each SSE event as text, and each comment line, as soon as it is there; called again, it goes on.
 
         Raises CutShort when the stream does not end as it should.
         """
@@ -94,8 +94,15 @@ class Call:
                 raise CutShort(rest) from error
             if not data:
                 break
-            *blocks, rest = (rest + data).split(b"\n\n")
-            yield from (block.decode() for block in blocks)
+            rest += data
+            while True:
+                rest = rest.lstrip(b"\n")
+                end = b"\n" if rest.startswith(b":") else b"\n\n"
+                frame, found, after = rest.partition(end)
+                if not found:
+                    break
+                rest = after
+                yield frame.decode()
         self.close()
         if rest.strip():
             raise CutShort(rest)

@@ -154,11 +154,14 @@ class Process:
         self.ledger.write("load_failed", how=how)
         if how not in reasons:
             die(how, self.script.last_words, self.ledger)
-        say(*reasons[how])
-        if how != "flag":
-            say("llama_model_load_from_file_impl: failed to load model")
-            say(f"srv    load_model: failed to load model, '{model}'")
-            say("srv          init: exiting due to model loading error")
+        if how == "flag":
+            print(*reasons[how], sep="\n", file=sys.stderr, flush=True)
+            self._exit(1)
+        say(*reasons[how], level="E")
+        say("llama_model_load_from_file_impl: failed to load model", level="E")
+        say(f"srv    load_model: failed to load model, '{model}'", level="E")
+        say("srv    operator(): operator(): cleaning up before exit...")
+        say("srv          init: exiting due to model loading error", level="E")
         self._exit(1)
 
     # --- serving
@@ -168,8 +171,8 @@ class Process:
             listener = listen(self.options.host, self.options.port)
         except OSError:
             where = f"hostname: {self.options.host}, port: {self.options.port}"
-            say(f"srv         start: couldn't bind HTTP server socket, {where}")
-            say("srv          init: exiting due to HTTP server error")
+            say(f"srv         start: couldn't bind HTTP server socket, {where}", level="E")
+            say("srv          init: exiting due to HTTP server error", level="E")
             self._exit(1)
             raise
         name = listener.getsockname()
@@ -210,11 +213,12 @@ class Process:
         return generation.run()
 
 
-def say(*lines: str) -> None:
-    """Prints as llama-server logs: seconds since the start, a level, the text."""
-    stamp = time.monotonic() - BEGUN
+def say(*lines: str, level: str = "I") -> None:
+    """Prints as llama-server logs: minutes, seconds, milli- and microseconds since the start, a level, the text."""
+    seconds, us = divmod(int((time.monotonic() - BEGUN) * 1e6), 1_000_000)
+    stamp = f"{seconds // 60}.{seconds % 60:02d}.{us // 1000:03d}.{us % 1000:03d}"
     for line in lines:
-        os.write(2, f"{int(stamp // 60)}.{stamp % 60:06.3f} I {line}\n".encode())
+        os.write(2, f"{stamp} {level} {line}\n".encode())
 
 
 def burn(seconds: float) -> None:
