@@ -316,6 +316,8 @@ class Connection(asyncio.Protocol):
         if 100 <= status < 200 and status != 101:
             self.headers.clear()  # an interim answer: the real one follows
             return
+        if status == 101:
+            raise Broken("it switched to a protocol that nobody asked for")
         self.status = status
         self._started = True
         if self._tap is not None:

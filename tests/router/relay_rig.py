@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,6 @@ import uvloop
 
 from eventlog.events import (
     Event,
-    Observation,
     ReplicaAnswered,
     ReplicaCrashed,
     ReplicaReady,
@@ -56,9 +55,22 @@ def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
 async def until(condition: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
     """The first true value of `condition`; looks every few milliseconds."""
     async with asyncio.timeout(deadline_s):
-        while not (value := condition()):
+        while not (value := condition()):  # noqa: ASYNC110
             await asyncio.sleep(0.002)
         return value
+
+
+async def at_rest(value: Callable[[], T]) -> T:
+    """The value once it has stopped changing: the same at ten looks in a row."""
+    last = value()
+    same = 0
+    async with asyncio.timeout(DEADLINE_S):
+        while same < 10:
+            await asyncio.sleep(0.002)
+            now = value()
+            same = same + 1 if now == last else 0
+            last = now
+    return last
 
 
 # --- replicas -------------------------------------------------------------------------------------------------------
@@ -191,18 +203,18 @@ class ListLog:
     def __init__(self) -> None:
         self.next_seq = 1
         self.events: list[Event] = []
-        self.observations: list[Observation] = []
+        self.observations: list[Event] = []
 
-    def append(self, events: list[Event]) -> None:
+    def append(self, events: Sequence[Event]) -> None:
         self.events += events
 
-    def append_observations(self, events: list[Observation]) -> None:
-        self.observations += events
+    def append_observations(self, observations: Sequence[Event]) -> None:
+        self.observations += observations
 
-    def roll_if_due(self) -> None:
-        pass
+    def roll_if_due(self) -> bool:
+        return False
 
-    def reopen(self, pending: list[Event]) -> None:
+    def reopen(self, pending: Sequence[Event]) -> None:
         self.append(pending)
 
 

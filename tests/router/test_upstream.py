@@ -1,0 +1,305 @@
+"""The client connection to a child: what it reads, how it fails, and that it neither delays bytes nor hoards them."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from router.upstream import Broken, ConnectFailed, Connection, Endpoint, fetch, request_head
+from tests.router.relay_rig import at_rest, run, until
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+GET = request_head(b"GET", b"/", [(b"host", b"x")])
+
+
+@contextlib.asynccontextmanager
+async def child(directory: Path, serve: Serve) -> AsyncIterator[Endpoint]:
+    """A server on a UNIX socket that reads a request's head and lets `serve` do the rest."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            await reader.readuntil(b"\r\n\r\n")
+            await serve(reader, writer)
+        writer.transport.abort()
+
+    server = await asyncio.start_unix_server(connected, directory / "s")
+    try:
+        yield Endpoint(path=str(directory / "s"), key="secret")
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+
+
+def says(*pieces: bytes) -> Serve:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\n\r\nhello",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: \r\nContent-Length: 5\r\n\r\nhello",
+    ],
+    ids=["length", "chunked", "until close", "after 100", "empty header"],
+)
+@pytest.mark.parametrize("cut", [0, 1, 7, 30])
+def test_an_answer_is_the_same_however_it_is_framed_and_cut(tmp_path: Path, answer: bytes, cut: int) -> None:
+    async def story() -> None:
+        async with child(tmp_path, says(answer[:cut], answer[cut:])) as endpoint:
+            response = await fetch(endpoint, "GET", "/", timeout_s=5)
+            assert (response.status, response.body) == (200, b"hello")
+
+    run(story)
+
+
+def test_the_key_goes_along_and_a_body_has_its_length(tmp_path: Path) -> None:
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readexactly(4))
+        await says(b"HTTP/1.1 204 No Content\r\n\r\n")(reader, writer)
+
+    async def story() -> None:
+        async with child(tmp_path, serve) as endpoint:
+            response = await fetch(endpoint, "POST", "/x?y=1", body=b"body", timeout_s=5)
+            assert (response.status, response.body, heads) == (204, b"", [b"body"])
+        assert "secret" not in repr(endpoint)
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Len",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n",
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nzzz",
+    ],
+    ids=["nothing", "half a head", "too short", "no last chunk", "no HTTP", "another protocol"],
+)
+def test_what_breaks_off_is_never_taken_for_complete(tmp_path: Path, answer: bytes) -> None:
+    async def story() -> None:
+        async with child(tmp_path, says(answer)) as endpoint:
+            with pytest.raises(Broken):
+                await fetch(endpoint, "GET", "/", timeout_s=5)
+
+    run(story)
+
+
+def test_bytes_that_came_before_the_break_are_read_first(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with child(tmp_path, says(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello")) as endpoint:
+            connection = await Connection.open(endpoint)
+            await connection.send(GET)
+            assert await connection.read() == b"hello"
+            with pytest.raises(Broken, match="before its answer was complete"):
+                await connection.read()
+
+    run(story)
+
+
+def test_nobody_listening_says_where(tmp_path: Path) -> None:
+    async def story() -> None:
+        with pytest.raises(ConnectFailed, match=str(tmp_path / "none")):
+            await Connection.open(Endpoint(path=str(tmp_path / "none")))
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            port = closed.getsockname()[1]
+        with pytest.raises(ConnectFailed, match=f"127.0.0.1:{port}"):
+            await Connection.open(Endpoint(port=port))
+
+    run(story)
+
+
+def test_a_full_socket_queue_is_waited_for(tmp_path: Path) -> None:
+    """llama-server takes connections one at a time, and its queue is short."""
+
+    async def story() -> None:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(tmp_path / "s"))
+            listener.listen(0)
+            endpoint = Endpoint(path=str(tmp_path / "s"))
+            first = await Connection.open(endpoint)
+            with pytest.raises(ConnectFailed, match="queue is full"):
+                await Connection.open(endpoint, timeout_s=0.05)
+            second = asyncio.create_task(Connection.open(endpoint, timeout_s=5))
+            await asyncio.sleep(0)
+            listener.accept()[0].close()
+            (await second).close()
+            first.close()
+
+    run(story)
+
+
+def test_close_ends_a_wait_and_reaches_the_child_at_once(tmp_path: Path) -> None:
+    gone = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        gone.set()
+
+    async def story() -> None:
+        async with child(tmp_path, serve) as endpoint:
+            connection = await Connection.open(endpoint)
+            await connection.send(GET)
+            reading = asyncio.create_task(connection.read())
+            await asyncio.sleep(0)
+            connection.close()
+            with pytest.raises(Broken, match="closed by us"):
+                await reading
+            async with asyncio.timeout(1):
+                await gone.wait()
+
+    run(story)
+
+
+def test_a_nudge_lets_a_reader_do_something_else(tmp_path: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        await says(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")(reader, writer)
+
+    async def story() -> None:
+        async with child(tmp_path, serve) as endpoint:
+            connection = await Connection.open(endpoint)
+            await connection.send(GET)
+            reading = asyncio.create_task(connection.read())
+            await asyncio.sleep(0)
+            connection.nudge()
+            assert await reading is None
+            await connection.send(b"x")
+            assert await connection.read() == b"ok"
+            assert await connection.read() == b""
+
+    run(story)
+
+
+def test_a_consumer_that_lags_stops_the_child_instead_of_filling_memory(tmp_path: Path) -> None:
+    written = 0
+    total = 64 << 20
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % total)
+        while written < total:
+            writer.write(b"x" * 65536)
+            await writer.drain()
+            written += 65536
+        await reader.read()
+
+    async def story() -> None:
+        async with child(tmp_path, serve) as endpoint:
+            connection = await Connection.open(endpoint)
+            await connection.send(GET)
+            await connection.start()
+            await until(lambda: connection._paused)
+            assert await at_rest(lambda: written) < 4 << 20
+            got = 0
+            while data := await connection.read():
+                got += len(data)
+            assert got == total
+
+    run(story)
+
+
+def test_poured_bytes_wait_in_the_socket_while_the_sink_is_full(tmp_path: Path) -> None:
+    total = 8 << 20
+
+    async def story() -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % total
+        async with child(tmp_path, says(head, b"x" * total)) as endpoint:
+            connection = await Connection.open(endpoint)
+            await connection.send(GET)
+            await connection.start()
+            taken: list[bytes] = []
+            full = True
+
+            def sink(data: bytes) -> bool:
+                taken.append(data)
+                return not full
+
+            pouring = asyncio.create_task(connection.pour(sink))
+            await until(lambda: taken)
+            assert await at_rest(lambda: len(taken)) < total // 65536
+            full = False
+            connection.resume()
+            await pouring
+            assert sum(map(len, taken)) == total
+
+    run(story)
+
+
+def test_an_answer_before_the_body_is_sent_ends_the_sending(tmp_path: Path) -> None:
+    """llama-server refuses a body that is too large after its headers; the rest of it need not be sent."""
+    asked = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal asked
+        for _ in range(1000):
+            asked += 1
+            yield b"x" * (1 << 20)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1 << 20)
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
+        await writer.drain()
+        await reader.read(1 << 20)
+        await asyncio.sleep(10)
+
+    async def story() -> None:
+        async with child(tmp_path, serve) as endpoint:
+            connection = await Connection.open(endpoint)
+            sending = asyncio.create_task(connection.send(GET, pieces()))
+            assert await connection.read() == b"big"
+            assert connection.status == 413
+            connection.close()
+            await sending
+            assert asked < 1000
+
+    run(story)
+
+
+def test_a_tap_sees_everything_even_when_nobody_reads(tmp_path: Path) -> None:
+    class Seen:
+        status = 0
+        data = b""
+        is_over = False
+
+        def began(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+            self.status = status
+
+        def feed(self, data: bytes) -> None:
+            self.data += data
+
+        def ended(self) -> None:
+            self.is_over = True
+
+    async def story() -> None:
+        async with child(tmp_path, says(b"HTTP/1.1 201 X\r\nContent-Length: 5\r\n\r\nhello")) as endpoint:
+            seen = Seen()
+            connection = await Connection.open(endpoint, tap=seen)
+            await connection.send(GET)
+            await until(lambda: seen.is_over)
+            assert (seen.status, seen.data) == (201, b"hello")
+
+    run(story)
