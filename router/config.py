@@ -65,6 +65,10 @@ class Timings:
     """LOAD_TIMEOUT_CEILING: no load takes longer, progress or not."""
     start_retries: int = 3
     """How often a process that could not even be spawned is tried again."""
+    stall_stream_s: float = 60.0
+    """STALL_STREAM_TIMEOUT: a stream that has begun and makes no token for so long, or 10 times its own mean gap."""
+    stall_first_s: float = 120.0
+    """STALL_FIRST_TIMEOUT: no first token for so long, or 10 times what the prompt should take."""
     graceful_kill_s: float = 5.0
     """GRACEFUL_KILL_TIMEOUT: from SIGTERM to SIGKILL where the model does not say."""
     shutdown_s: float = 30.0
@@ -116,15 +120,17 @@ class Config:
     run_dir: Path
     """Sockets and other things that end with the run; private to this user."""
     state_dir: Path
+    child_transport: Literal["unix", "tcp"]
+    """tcp: for a llama-server that cannot listen on a socket file."""
     history_db: Path
     """Where the dashboard keeps its disposable DuckDB file."""
     config_path: Path | None = None
     presets_path: Path | None = None
     gpu_count_from: Literal["config", "nvml", "pins"] = "pins"
     default_model: str = ""
+    """Real name of the model for requests that name none; empty for none."""
     cors_origins: tuple[str, ...] = ()
     """Pages of other hosts that may use the router from a browser."""
-    """Real name of the model for requests that name none; empty for none."""
     include_aliases_in_list: bool = False
     timings: Timings = Timings()
     limits: Limits = Limits()
@@ -252,6 +258,7 @@ def load(
         log=_log(values),
         run_dir=places.run,
         state_dir=places.state,
+        child_transport=values["CHILD_TRANSPORT"],
         history_db=places.history_db,
         config_path=config_path,
         presets_path=presets_path,
@@ -434,6 +441,8 @@ def _timings(values: Values) -> Timings:
         load_poll_interval_s=values["LOAD_POLL_INTERVAL"],
         load_stall_s=values["LOAD_POLL_TIMEOUT"],
         load_ceiling_s=values["LOAD_TIMEOUT_CEILING"],
+        stall_stream_s=values["STALL_STREAM_TIMEOUT"],
+        stall_first_s=values["STALL_FIRST_TIMEOUT"],
         start_retries=values["START_RETRIES"],
         graceful_kill_s=values["GRACEFUL_KILL_TIMEOUT"],
         shutdown_s=values["SHUTDOWN_TIMEOUT"],

@@ -40,6 +40,7 @@ from router.relay import Relay
 from router.replicas import Replicas
 from router.sampler import Sampler
 from router.scheduler import POLICY_VERSION, State, carried_from, dump, fold, restore
+from router.wedge import Patience, WedgeWatch
 
 CLOCK_CHECK_S = 10.0
 KEEP_ALIVE_S = 75
@@ -83,7 +84,9 @@ class Router:
             log.warning("ended process %d, left behind by an earlier run (%s)", ended.pid, ended.replica or "unnamed")
         self._state.last_rid, self._state.last_op = carried.next_rid - 1, carried.next_op - 1
         self._loop = Loop(self._clock, self._writer, self._state, self._writer.last_run + 1, on_broken=self._broke)
-        self._replicas = Replicas(self._loop, self._clock, config, run=self._loop.run, memory=gpus)
+        self._replicas = Replicas(
+            self._loop, self._clock, config, run=self._loop.run, memory=gpus, transport=config.child_transport
+        )
         self._first_facts: list[Fact] = [
             RouterStarted(
                 config=config.scheduler,
@@ -154,6 +157,7 @@ class Router:
         background = [
             asyncio.create_task(self._watch_clock()),
             asyncio.create_task(Sampler(self._loop, self._replicas.endpoint).run()),
+            asyncio.create_task(self._wedge_watch(relay).run()),
         ]
         await self._done.wait()
         for task in background:
@@ -164,6 +168,11 @@ class Router:
         await self._gpus.stop()
         self._say_goodbye()
         return self._exit_code
+
+    def _wedge_watch(self, relay: Relay) -> WedgeWatch:
+        timings = self._config.timings
+        patience = Patience(stream_us=round(timings.stall_stream_s * 1e6), first_us=round(timings.stall_first_s * 1e6))
+        return WedgeWatch(self._loop, self._clock, self._replicas, relay.flights, patience=patience)
 
     # --- while it runs ---
 
