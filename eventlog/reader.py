@@ -37,7 +37,7 @@ def read(
     """The events of a log directory, or of one segment (plain or compressed), in order.
 
     `to_seq` is included. `types` are names of classes; other lines are checked, but not decoded. The headers of
-    segments (SegmentOpened) come along; their seq is that of the line after them. Raises LogDamaged and LogError.
+    segments (SegmentOpened) come along; their seq is the next that was free. Raises LogDamaged and LogError.
     """
     streams = [_events_of(segments, from_seq, to_seq, types) for segments in _choose(path, stream, from_seq)]
     if len(streams) == 1:

@@ -7,8 +7,10 @@
     synced                               how far the current events segment is known to be on the disk
     damaged/                             what was cut off or set aside, never deleted by us
 
-The number in a name is the seq of the segment's SegmentOpened: that of the first line after it, since SegmentOpened
-takes no number of its own. Counterpart: `writer` makes these files, `housekeeping` seals and removes them.
+The number in a name is the seq of the segment's SegmentOpened, which takes no number of its own: the lines before it
+have lower ones, the lines after it this one or higher ones.
+
+Counterpart: `writer` makes these files, `housekeeping` seals and removes them.
 """
 
 import os

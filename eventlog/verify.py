@@ -107,7 +107,7 @@ class Checked:
         seq = self.last.seq
         for index, event in enumerate(events):
             if isinstance(event, SegmentOpened):
-                # Its seq is that of the line after it.
+                # Its seq is the next that was free: it takes no number of its own.
                 if event.seq <= seq:
                     yield self._fault(start, f"the segment opens at seq {event.seq} after seq {seq}")
                 seq = max(seq, event.seq - 1)

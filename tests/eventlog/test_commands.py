@@ -1,0 +1,262 @@
+"""`llama-router log ...` as its user sees it: output, messages and exit codes, without a configuration or a router."""
+
+import argparse
+import gzip
+import json
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from eventlog import commands
+from eventlog.commands import add_commands, default_log_directory
+from eventlog.events import (
+    AdminDrain,
+    Event,
+    LogLine,
+    ReplicaReady,
+    ReplicaSpawnOrdered,
+    RequestArrived,
+    RequestDispatched,
+    RequestFinished,
+    SwapBegun,
+    TokensStreamed,
+    Victim,
+)
+from eventlog.segments import STREAMS, list_segments
+from eventlog.writer import LogWriter
+from tests.eventlog.small_log import START_US, flip, last_segment
+
+
+def log(*words: str | Path) -> int:
+    """Run a command line; argparse ends by SystemExit where it is wrong."""
+    parser = argparse.ArgumentParser(prog="llama-router")
+    add_commands(parser.add_subparsers(required=True))
+    args = parser.parse_args(["log", *map(str, words)])
+    code: int = args.run(args)
+    return code
+
+
+STORY: list[Event] = [
+    RequestArrived(rid=1, arrived_us=START_US, model="qwen"),
+    SwapBegun(swap=1, target="qwen", cause_rid=1, why="idle", victims=[Victim(model="phi")]),
+    ReplicaSpawnOrdered(replica="qwen#0.1", model="qwen", index=0),
+    ReplicaReady(replica="qwen#0.1", slots=4),
+    RequestDispatched(rid=1, replica="qwen#0.1"),
+    RequestArrived(rid=2, arrived_us=START_US, model="phi"),
+    RequestFinished(rid=1, replica="qwen#0.1"),
+    AdminDrain(op=1),
+]
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Path:
+    """Two runs of a little traffic, a second apart."""
+    with LogWriter.open(tmp_path / "log", durability="never") as writer:
+        for run in (1, 2):
+            for event in STORY:
+                seq = writer.next_seq
+                at_us = START_US + seq * 1_000_000
+                writer.append([msgspec.structs.replace(event, seq=seq, at_us=at_us, run=run)])
+            notes = [TokensStreamed(rid=1, gaps_us=[20_000, 19_000]), LogLine(level="info", text="hello")]
+            first = writer.next_seq
+            writer.append_observations(
+                [msgspec.structs.replace(note, seq=first + n, at_us=START_US, run=run) for n, note in enumerate(notes)]
+            )
+    return tmp_path / "log"
+
+
+def seqs(text: str) -> list[int]:
+    return [json.loads(line)["seq"] for line in text.splitlines() if json.loads(line)["type"] != "SegmentOpened"]
+
+
+def test_cat_prints_the_lines_as_they_are_stored(story: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """Byte for byte, so that it can be piped into jq, grep or a file."""
+    assert log("cat", story) == 0
+
+    assert capfdbinary.readouterr().out == last_segment(story).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--run", "2"], range(11, 19)),
+        (["--type", "SwapBegun", "--type", "ReplicaReady"], [2, 4, 12, 14]),
+        (["--request", "1", "--run", "1"], [1, 2, 5, 7]),
+        (["--replica", "qwen#0.1", "--run", "1"], [3, 4, 5, 7]),
+        (["--model", "qwen", "--run", "1"], [1, 2, 3, 4, 5, 7]),
+        (["--model", "phi", "--run", "2"], [12, 16]),
+        (["--since", str(START_US // 10**6 + 17)], [17, 18]),
+        (["--until", str(START_US // 10**6 + 3)], [1, 2]),
+        (["--stream", "observations"], [9, 10, 19, 20]),
+        (["--stream", "all", "--request", "1", "--run", "2"], [11, 12, 15, 17, 19]),
+        (["--stream", "observations", "--model", "qwen"], [9, 19]),
+        (["--since", "1h"], []),
+        (["--request", "4711"], []),
+    ],
+)
+def test_cat_filters(
+    story: Path, capfd: pytest.CaptureFixture[str], words: list[str], expected: list[int] | range
+) -> None:
+    """By run, type, request, replica, model, time and stream; a model means its requests and replicas too."""
+    assert log("cat", story, *words) == 0
+
+    assert seqs(capfd.readouterr().out) == list(expected)
+
+
+def test_cat_pretty_is_one_line_per_event(story: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """With a local time, and the fields as words."""
+    assert log("cat", story, "--pretty", "--request", "1", "--run", "1") == 0
+
+    first, second, *_ = capfd.readouterr().out.splitlines()
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(START_US / 1e6 + 1))
+    assert first == f"{moment}.000000        #1 run 1  RequestArrived  rid=1 arrived_us={START_US} model=qwen"
+    assert 'victims=[{"model":"phi"}]' in second
+
+
+def test_a_type_that_does_not_exist_names_its_neighbours(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And is a mistake of the command line."""
+    with pytest.raises(SystemExit) as ended:
+        log("cat", story, "--type", "SwapBegan")
+
+    assert ended.value.code == 2
+    assert "is it SwapBegun" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("when", ["yesterday", "12", "2026-13-01"])
+def test_a_time_that_is_none_says_what_is(story: Path, capsys: pytest.CaptureFixture[str], when: str) -> None:
+    """With examples."""
+    with pytest.raises(SystemExit) as ended:
+        log("cat", story, "--since", when)
+
+    assert ended.value.code == 2
+    assert "expected 30m, 2h" in capsys.readouterr().err
+
+
+def test_cat_of_a_damaged_log_prints_what_is_valid_and_fails(story: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The message names the place and the remedy."""
+    path = last_segment(story)
+    flip(path, 8 * (path.stat().st_size // 2))
+
+    assert log("cat", story) == 1
+
+    captured = capfd.readouterr()
+    assert "damaged at byte" in captured.err
+    assert f"llama-router log repair {story}" in captured.err
+
+
+def test_a_log_that_is_not_there_is_a_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not a traceback, for each verb."""
+    for verb in ("cat", "tail", "verify", "repair", "stats"):
+        assert log(verb, tmp_path / "nowhere") == 1
+        assert str(tmp_path / "nowhere") in capsys.readouterr().err
+
+
+def test_tail_prints_the_last_events(story: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Ten, or as many as are asked for."""
+    assert log("tail", story) == 0
+    assert seqs(capfd.readouterr().out) == [7, 8, *range(11, 19)]
+    assert log("tail", story, "-n", "3", "--stream", "all") == 0
+    assert seqs(capfd.readouterr().out) == [18, 19, 20]
+
+
+def test_tail_follows(story: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes is printed, each once, until it is interrupted."""
+    waits = []
+
+    def wait() -> bool:
+        waits.append(1)
+        writer.append([AdminDrain(seq=writer.next_seq, at_us=START_US, run=3, op=len(waits))])
+        return len(waits) < 4
+
+    monkeypatch.setattr(commands, "wait_a_moment", wait)
+    with LogWriter.open(story, durability="never") as writer:
+        assert log("tail", story, "-f", "-n", "1") == 0
+
+    assert seqs(capfd.readouterr().out) == [18, 21, 22, 23]
+
+
+def test_verify_says_what_it_proved(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For people, or as JSON."""
+    assert log("verify", story) == 0
+    assert "proved 22 lines in 2 segments, seq 1 to 20" in capsys.readouterr().out
+
+    assert log("verify", story, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+def test_verify_and_repair_of_a_damaged_log(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1 with the place; repair says what is lost and where it is now; then verify passes."""
+    path = last_segment(story)
+    flip(path, 8 * (path.stat().st_size // 2))
+
+    assert log("verify", story) == 1
+    assert f"DAMAGED {path}: byte" in capsys.readouterr().out
+    assert log("repair", story, "--dry-run") == 1
+    assert "would lose events-" in capsys.readouterr().out
+    assert log("repair", story) == 0
+    assert "now in " + str(story / "damaged") in (told := capsys.readouterr().out)
+    assert "the log is whole again" in told
+    assert log("verify", story) == 0
+    assert log("repair", story) == 0
+    assert "nothing to repair" in capsys.readouterr().out
+
+
+def test_repair_leaves_a_running_router_alone(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its process is named."""
+    with LogWriter.open(story):
+        assert log("repair", story) == 1
+
+    assert f"process {os.getpid()}" in capsys.readouterr().err
+
+
+def test_stats_count_types_bytes_and_runs(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bytes add up to the files."""
+    assert log("stats", story, "--json") == 0
+
+    stats = json.loads(capsys.readouterr().out)
+    stored = sum(segment.path.stat().st_size for stream in STREAMS for segment in list_segments(story, stream))
+    assert (stats["events"], stats["runs"], stats["last_run"]) == (20, 2, 2)
+    assert stats["types"]["RequestArrived"]["events"] == 4
+    assert sum(counted["bytes"] for counted in stats["types"].values()) == stored
+    assert log("stats", story) == 0
+    assert "20 events, seq 1 to 20, 2 runs" in capsys.readouterr().out
+
+
+def test_a_single_sealed_segment_is_enough(story: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Sent along with a bug report, say."""
+    lone = tmp_path / "events-000000000001.ndjson.gz"
+    lone.write_bytes(gzip.compress(last_segment(story).read_bytes()))
+
+    assert log("cat", lone, "--run", "1") == 0
+    assert seqs(capfd.readouterr().out) == list(range(1, 9))
+    assert log("verify", lone) == 0
+    assert log("repair", lone) == 1
+
+
+def test_without_a_path_the_environment_says_where_the_log_is(
+    story: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """EVENT_LOG_DIR, else the place for a user's state."""
+    monkeypatch.setenv("EVENT_LOG_DIR", str(story))
+    assert log("verify") == 0
+
+    monkeypatch.delenv("EVENT_LOG_DIR")
+    monkeypatch.setenv("XDG_STATE_HOME", "/somewhere")
+    assert default_log_directory() == Path("/somewhere/llama-router/events")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "/home/alice")
+    assert default_log_directory() == Path("/home/alice/.local/state/llama-router/events")
+
+
+@pytest.mark.parametrize("verb", ["cat", "tail", "verify", "repair", "stats"])
+def test_help_has_examples_and_exit_codes(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """For each verb."""
+    with pytest.raises(SystemExit):
+        log(verb, "--help")
+
+    text = capsys.readouterr().out
+    assert f"llama-router log {verb}" in text.partition("examples:")[2]
+    assert "exit codes:" in text
