@@ -24,7 +24,12 @@ os.set_blocking(child.output, True)
 print(os.read(child.output, 100).decode(), flush=True)
 time.sleep(600)
 """
-STUBBORN = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(os.getpid(), flush=True); time.sleep(600)"
+STUBBORN = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.write(1, b"%d\\n" % os.getpid())
+time.sleep(600)
+"""
 
 
 @pytest.fixture
@@ -74,7 +79,8 @@ def test_a_child_dies_with_its_router_and_what_its_wrapper_started_is_ended_by_t
     """The shell that the router started dies with it; what the shell started ignores SIGTERM and lives on."""
     directory = directory_id(tmp_path)
     mine = {MARKER: marker(directory, 3, "r5")}
-    script = f"{sys.executable} -c {STUBBORN!r} & wait"
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    script = f"{sys.executable} {tmp_path}/stubborn.py & wait"
     router = subprocess.Popen(
         [sys.executable, "-c", ROUTER, "/bin/sh", "-c", script],
         env={**os.environ, **mine},
