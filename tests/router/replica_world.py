@@ -93,6 +93,7 @@ def config(tmp_path: Path, models: dict[str, ModelConfig], binary: Path, timings
         scheduler=SchedulerSettings(),
         llama_server=(str(binary),),
         llama_server_from="config",
+        child_transport="unix",
         log_dir=tmp_path / "log",
         log=LogConfig(),
         run_dir=tmp_path / "run",
