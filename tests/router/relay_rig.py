@@ -293,6 +293,7 @@ class Rig:
             scheduler=scheduler,
             llama_server=("llama-server",),
             llama_server_from="path",
+            child_transport="unix",
             log_dir=directory,
             log=LogConfig(),
             run_dir=directory,
