@@ -81,7 +81,8 @@ class Router:
         before = self._last_state()
         carried = carried_from(before)
         for ended in end_orphans(carried.orphans, directory_id(config.log_dir)):
-            log.warning("ended process %d, left behind by an earlier run (%s)", ended.pid, ended.replica or "unnamed")
+            if ended.gone:  # the others are told of where they are found
+                log.warning("ended process %d, left by an earlier run (%s)", ended.pid, ended.replica or "unnamed")
         self._state.last_rid, self._state.last_op = carried.next_rid - 1, carried.next_op - 1
         self._loop = Loop(self._clock, self._writer, self._state, self._writer.last_run + 1, on_broken=self._broke)
         self._replicas = Replicas(
