@@ -444,23 +444,32 @@ class Wire:
 
     async def chunk(self) -> bytes:
         """One HTTP chunk; b"" for the last one."""
-        size = int(await self.reader.readline(), 16)
+        size = int(await self.reader.readuntil(b"\n"), 16)
         return (await self.reader.readexactly(size + 2))[:-2]
 
     async def answer(self) -> Answer:
         answer = await self.head()
         length = answer.header("content-length")
-        try:
-            if length is not None:
+        if length is not None:
+            try:
                 answer.body = await self.reader.readexactly(int(length))
-            elif answer.header("transfer-encoding") == "chunked":
-                while data := await self.chunk():
-                    answer.body += data
-            elif answer.status != 204:
-                answer.body = await self.reader.read()
-        except (asyncio.IncompleteReadError, ConnectionError, ValueError):
-            answer.complete = False
+            except (asyncio.IncompleteReadError, ConnectionError):
+                answer.complete = False
+        elif answer.header("transfer-encoding") == "chunked":
+            answer.body, answer.complete = await self.chunks()
+        elif answer.status != 204:
+            answer.body = await self.reader.read()
         return answer
+
+    async def chunks(self) -> tuple[bytes, bool]:
+        """What is left of a chunked body, and whether it had its end."""
+        body = b""
+        try:
+            while data := await self.chunk():
+                body += data
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return body, False
+        return body, True
 
     def fin(self) -> None:
         """Half-close: nothing more to say, still listening."""
