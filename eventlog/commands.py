@@ -210,6 +210,9 @@ def _guarded(run: Callable[[argparse.Namespace], int], args: argparse.Namespace,
         sys.stdout.flush()
         print(f"llama-router log: {error}", file=sys.stderr)
         return 1
+    except FileNotFoundError as error:
+        print(f"llama-router log: {error.filename} was removed meanwhile; please try again", file=sys.stderr)
+        return 1
 
 
 def _texts(examples: str, text: str = "") -> dict[str, Any]:

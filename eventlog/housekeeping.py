@@ -19,7 +19,16 @@ import msgspec
 
 from eventlog import codec
 from eventlog.events import SegmentOpened
-from eventlog.segments import STREAMS, UNFINISHED, Segment, fsync_directory, list_segments, read_blocks, segment_of
+from eventlog.segments import (
+    STREAMS,
+    UNFINISHED,
+    Segment,
+    fsync_directory,
+    list_segments,
+    read_blocks,
+    segment_of,
+    stored_bytes,
+)
 
 logger = logging.getLogger("llama_router.eventlog")
 
@@ -125,13 +134,13 @@ def retain(directory: Path, retention: Retention, now_us: int) -> list[Path]:
         (unit for stream in STREAMS for unit in _removable(list_segments(directory, stream))),
         key=lambda unit: unit.segments[0].first_seq,
     )
-    total = sum(_size(segment) for stream in STREAMS for segment in list_segments(directory, stream))
+    total = sum(stored_bytes(segment) for stream in STREAMS for segment in list_segments(directory, stream))
     removed: list[Path] = []
     for unit in units:
         too_big = bool(retention.bytes) and total > retention.bytes
         too_old = bool(retention.us) and unit.ended_us < now_us - retention.us
         if too_big or too_old:
-            total -= sum(_size(segment) for segment in unit.segments)
+            total -= sum(stored_bytes(segment) for segment in unit.segments)
             for segment in unit.segments:
                 segment.path.unlink()
                 removed.append(segment.path)
@@ -176,7 +185,3 @@ def read_header(segment: Segment) -> SegmentOpened | None:
     except msgspec.DecodeError:
         return None
     return header if isinstance(header, SegmentOpened) else None
-
-
-def _size(segment: Segment) -> int:
-    return segment.path.stat().st_size

@@ -11,6 +11,7 @@ one, `recover` reads just enough for a start.
 
 import logging
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from heapq import merge
 from pathlib import Path
 from typing import Literal
@@ -132,31 +133,15 @@ def _blocks(
     last_seq = 0
     for segment in segments:
         progress(segment)
-        for scan, lines in _scan(segment):
-            chosen = lines if starts is None else [line for line in lines if line.startswith(starts)]
-            if chosen:
-                yield chosen, scan.schema
-            if lines:
-                last_seq = codec.decode(lines[-1], scan.schema).seq
-            elif scan.fault:
-                _judge(scan, segment is segments[-1], last_seq)
-
-
-def _scan(segment: Segment) -> Iterator[tuple[Scan, list[bytes]]]:
-    """Blocks of lines, and an empty one when the scan has ended.
-
-    Since the files were listed, sealing may have renamed this one and retention may have removed it.
-    """
-    sealed = Segment(segment.stream, segment.first_seq, segment.path.with_name(segment.path.name + ".gz"))
-    for candidate in (segment,) if segment.sealed else (segment, sealed):
-        scan = Scan(candidate)
-        try:
+        scan = Scan(segment)
+        with suppress(FileNotFoundError):
             for lines in scan:
-                yield scan, lines
-        except FileNotFoundError:
-            continue
-        yield scan, []
-        return
+                chosen = lines if starts is None else [line for line in lines if line.startswith(starts)]
+                if chosen:
+                    yield chosen, scan.schema
+                last_seq = codec.decode(lines[-1], scan.schema).seq
+        if scan.fault:
+            _judge(scan, segment is segments[-1], last_seq)
 
 
 def _judge(scan: Scan, last: bool, last_seq: int) -> None:

@@ -97,7 +97,12 @@ class DamagedGzip(Exception):
 
 
 def read_blocks(path: Path, offset: int = 0) -> Iterator[bytes]:
-    """The bytes of a segment from `offset` on, decompressed, about 1 MiB at a time; damage raises DamagedGzip."""
+    """The bytes of a segment from `offset` on, decompressed, about 1 MiB at a time; damage raises DamagedGzip.
+
+    A plain segment that has been sealed since it was listed is read all the same; one that has been removed raises
+    FileNotFoundError.
+    """
+    path = _as_it_is_now(path)
     with path.open("rb") as file:
         if path.suffix != ".gz":
             file.seek(offset)
@@ -111,6 +116,19 @@ def read_blocks(path: Path, offset: int = 0) -> Iterator[bytes]:
             else:
                 yield block[skip:]
                 skip = 0
+
+
+def stored_bytes(segment: Segment) -> int:
+    """Size of the file, compressed or not; 0 if it has been removed."""
+    try:
+        return _as_it_is_now(segment.path).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _as_it_is_now(path: Path) -> Path:
+    # The copy is there before the plain file goes, so looking for it second cannot miss both.
+    return path if path.suffix == ".gz" or path.exists() else path.with_name(path.name + ".gz")
 
 
 def _inflate(feeds: Iterator[bytes]) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from eventlog import codec
 from eventlog.events import SegmentOpened
 from eventlog.reader import segments_at
 from eventlog.scan import Scan
-from eventlog.segments import STREAMS, Segment
+from eventlog.segments import STREAMS, Segment, stored_bytes
 
 
 class TypeStats(msgspec.Struct):
@@ -80,6 +80,6 @@ def _count_segment(stats: LogStats, files: StreamStats, segment: Segment, runs: 
     files.segments += 1
     files.sealed += segment.sealed
     files.bytes += scan.end
-    files.stored_bytes += segment.path.stat().st_size
+    files.stored_bytes += stored_bytes(segment)
     if scan.fault and not scan.incomplete:
         stats.faults.append(f"{segment.path.name}: byte {scan.end}: {scan.fault}")

@@ -187,7 +187,6 @@ class LogWriter:
                 segment.sync()
                 self._note_synced()
         except OSError as error:
-            self._sync_lost |= segment.end is not before
             segment.end = before
             self._fail(error)
             raise LogUnavailable(self._why()) from error

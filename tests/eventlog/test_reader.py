@@ -12,7 +12,7 @@ from eventlog.errors import LogDamaged, LogError
 from eventlog.events import AdminDone, Event, LogLine, SegmentOpened
 from eventlog.housekeeping import seal_all
 from eventlog.reader import read, records
-from eventlog.segments import list_segments
+from eventlog.segments import Segment, Stream, list_segments
 from eventlog.tail import Tail, follow
 from eventlog.writer import LogWriter
 from tests.eventlog.small_log import Numbered, flip, last_segment, line, read_said, said, small_log, until
@@ -207,6 +207,46 @@ def test_a_tail_survives_a_cut_and_does_not_repeat_itself(
         seen += _all(tail)
 
     assert said(seen) == written + pending + more
+
+
+def test_what_is_written_just_before_a_roll_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the last look at a segment and the look for a newer one, a line and a roll may come."""
+    numbered = Numbered()
+    with LogWriter.open(tmp_path, segment_bytes=900, checkpoint=numbered.checkpoint, durability="never") as writer:
+        written = numbered.write(writer, 1)
+        tail = Tail(tmp_path)
+        seen = tail.poll()
+
+        def list_late(directory: Path, stream: Stream) -> list[Segment]:
+            written.extend(numbered.write(writer, 7))
+            return list_segments(directory, stream)
+
+        monkeypatch.setattr("eventlog.tail.list_segments", list_late)
+        seen += tail.poll()
+        monkeypatch.undo()
+        seen += _all(tail)
+
+    assert len(list_segments(tmp_path, "events")) > 1
+    assert seen == written
+
+
+def test_a_segment_that_is_sealed_or_removed_meanwhile(tmp_path: Path) -> None:
+    """Files that were listed may have another name by the time they are opened, or be gone."""
+    written = small_log(tmp_path, steps=12, segment_bytes=900)
+    for segment in list_segments(tmp_path, "events")[:-1]:
+        unsealed = segment.path.name.removesuffix(".gz")
+        if segment.sealed:
+            (tmp_path / unsealed).write_bytes(gzip.decompress(segment.path.read_bytes()))
+            segment.path.unlink()
+    found = read(tmp_path)
+    first = next(found)
+    seal_all(tmp_path)
+    list_segments(tmp_path, "events")[1].path.unlink()
+
+    events = said([first, *found])
+
+    assert events[-1] == written[-1]
+    assert 0 < len(events) < len(written)
 
 
 def test_a_tail_waits_for_a_line_that_is_not_complete(tmp_path: Path) -> None:

@@ -356,14 +356,14 @@ def test_a_router_killed_while_it_reopens_loses_nothing(
         with pytest.raises(Killed):
             writer.reopen(pending)
         monkeypatch.undo()
-        assert list(tmp_path.glob("*.new"))
+        assert list(tmp_path.glob("*.ndjson.new"))
     finally:
         writer.close()
 
     after = Numbered()
     with LogWriter.open(tmp_path) as again:
         after.restore(again.recovered)
-        assert not list(tmp_path.glob("*.new"))
+        assert not list(tmp_path.glob("*.ndjson.new"))
         events = read_said(tmp_path)
         assert events in (written, written + pending)
         assert dies_at != "replace" or events == written + pending

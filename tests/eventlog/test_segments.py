@@ -13,7 +13,7 @@ from eventlog.events import SegmentOpened
 from eventlog.housekeeping import Retention, read_header, retain, seal, seal_all
 from eventlog.reader import read
 from eventlog.recover import recover
-from eventlog.segments import STREAMS, list_segments, segment_of
+from eventlog.segments import STREAMS, list_segments, segment_of, stored_bytes
 from eventlog.verify import verify
 from eventlog.writer import LogWriter
 from tests.eventlog.small_log import START_US, Numbered, flip, last_segment, line, read_said, small_log, until
@@ -154,7 +154,7 @@ def test_sealing_that_is_stopped_leaves_the_plain_segment(tmp_path: Path) -> Non
 def test_the_oldest_segments_go_when_there_are_too_many_bytes(tmp_path: Path) -> None:
     """What stays can be read and proved from its first checkpoint on."""
     written = small_log(tmp_path, steps=40, segment_bytes=1000)
-    sizes = [segment.path.stat().st_size for segment in list_segments(tmp_path, "events")]
+    sizes = [stored_bytes(segment) for segment in list_segments(tmp_path, "events")]
 
     removed = retain(tmp_path, Retention(bytes=sum(sizes[-4:]) + 10), now_us=0)
 
@@ -208,7 +208,7 @@ def test_continuations_go_together_with_their_checkpoint(tmp_path: Path) -> None
             writer._fail(OSError("stub"))
             writer.reopen()
             numbered.write(writer, 6)
-    total = sum(segment.path.stat().st_size for segment in list_segments(tmp_path, "events"))
+    total = sum(stored_bytes(segment) for segment in list_segments(tmp_path, "events"))
 
     while retain(tmp_path, Retention(bytes=total), now_us=0) or total > 1000:
         total -= 300
@@ -225,7 +225,7 @@ def test_retention_runs_while_the_log_is_written(tmp_path: Path) -> None:
         tmp_path, segment_bytes=2000, keep_bytes=6000, checkpoint=numbered.checkpoint, durability="never"
     ) as writer:
         numbered.write(writer, 200)
-        until(lambda: sum(segment.path.stat().st_size for segment in list_segments(tmp_path, "events")) < 7000)
+        until(lambda: sum(stored_bytes(segment) for segment in list_segments(tmp_path, "events")) < 7000)
 
     again = Numbered()
     again.restore(recover(tmp_path))
