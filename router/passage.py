@@ -127,12 +127,10 @@ class Passage:
             resolve(self._flights.config, caller, replica.model)
             return replica.id, "/" if len(parts) > 1 else "", "/".join(parts[1:])
         config = self._flights.config
-        for length in range(len(parts), 0, -1):
-            name = unquote("/".join(parts[:length]))
-            if config.resolve(name) is not None:
-                model = resolve(config, caller, name)[1]
-                return self._ready(model.name), "/" if length < len(parts) else "", "/".join(parts[length:])
-        raise errors.model_not_found(unquote("/".join(parts)), config.listed_names())
+        sizes = range(len(parts), 0, -1)
+        size = next((n for n in sizes if config.resolve(unquote("/".join(parts[:n]))) is not None), 1)
+        model = resolve(config, caller, unquote("/".join(parts[:size])))[1]
+        return self._ready(model.name), "/" if size < len(parts) else "", "/".join(parts[size:])
 
     def _named(self, name: str) -> Replica:
         """By id, by `model#index`, by number among those that run, or by model if it is loaded."""

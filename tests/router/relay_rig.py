@@ -300,7 +300,7 @@ class Rig:
             state_dir=directory,
             history_db=directory / "h",
             default_model=default_model,
-            names={**{name: name for name in models}, "alias-of-m": "m"},
+            names={**{name: name for name in models}, **({"alias-of-m": "m"} if "m" in models else {})},
             limits=limits or Limits(),
             timings=Timings(queue_comment_s=comment_s, connect_s=1.0),
         )

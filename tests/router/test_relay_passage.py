@@ -1,0 +1,259 @@
+"""What passes by the scheduler: metadata of loaded models, a replica's own pages, the control of running streams."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from eventlog.events import RequestArrived, RequestDispatched
+from router import routes
+from router.config import KeyConfig, key_digest
+from tests.router.relay_rig import Got, Rig, run
+
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+async def loaded(rig: Rig) -> str:
+    """Load `m`; the replica."""
+    assert (await rig.ask(CHAT)).status == 200
+    rig.upstream.got.clear()
+    return rig.events(RequestDispatched)[0].replica
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "kind"),
+    [
+        ("POST", "/v1/chat/completions", "generation"),
+        ("POST", "/chat/completions", "generation"),
+        ("POST", "/completion", "generation"),
+        ("POST", "/v1/audio/transcriptions", "generation"),
+        ("POST", "/v1/systemone", "generation"),
+        ("POST", "/tokenize", "metadata"),
+        ("POST", "/v1/messages/count_tokens", "metadata"),
+        ("POST", "/v1/chat/completions/input_tokens", "metadata"),
+        ("GET", "/props?model=m", "ready"),
+        ("GET", "/metrics?model=m", "ready"),
+        ("POST", "/slots/0?action=save&model=m", "ready"),
+        ("POST", "/props?model=m", "ready"),
+        ("GET", "/v1/stream?conv_id=x", "stream"),
+        ("DELETE", "/v1/stream/x", "stream"),
+        ("POST", "/v1/streams/lookup", "lookup"),
+        ("POST", "/v1/chat/completions/control", "control"),
+        ("GET", "/instance/m/", "instance"),
+        ("GET", "/upstream/m/", "upstream"),
+        ("GET", "/props", None),
+        ("GET", "/metrics", None),
+        ("GET", "/slots?modell=m", None),
+        ("GET", "/v1/chat/completions", None),
+        ("POST", "/v1/models", None),
+        ("POST", "/v1/embeddings/", None),
+    ],
+)
+def test_each_route_has_its_kind(method: str, path: str, kind: str | None) -> None:
+    plain, _, query = path.partition("?")
+    route = routes.find(method, plain, query.encode())
+    assert (route.kind if route else None) == kind
+
+
+@pytest.mark.parametrize(
+    ("asked", "forwarded"),
+    [
+        ("/v1/completions", "/v1/completions"),
+        ("/completions", "/completions"),
+        ("/v1/completion", "/completion"),
+        ("/messages", "/v1/messages"),
+        ("/v1/tokenize", "/tokenize"),
+        ("/systemone", "/v1/systemone"),
+        ("/rerank", "/rerank"),
+    ],
+)
+def test_a_path_is_forwarded_in_the_form_that_llama_server_knows(asked: str, forwarded: str) -> None:
+    assert routes.POST[asked].target(asked) == forwarded
+
+
+def test_questions_go_to_a_loaded_model_and_load_none() -> None:
+    async def story() -> None:
+        async with Rig() as rig:
+            answer = await rig.ask(b"", "/props?model=m", "GET")
+            assert (answer.status, answer.json()["error"]["code"]) == (409, "model_not_loaded")
+            await loaded(rig)
+            answer = await rig.ask(b"", "/v1/props?model=alias-of-m&x=1", "GET")
+            assert answer.status == 200
+            got = rig.upstream.got[0]
+            assert (got.method, got.target) == ("GET", "/props?model=alias-of-m&x=1")
+            assert got.header("content-length") is None
+            assert got.header("authorization") == "Bearer child-key"
+            assert (await rig.ask(b"", "/slots?model=nope", "GET")).status == 404
+            assert len(rig.events(RequestArrived)) == 1
+
+    run(story)
+
+
+def test_a_replica_is_reached_by_id_by_index_by_number_or_by_model() -> None:
+    async def story() -> None:
+        async with Rig() as rig:
+            replica = await loaded(rig)
+            for name in (replica.replace("#", "%23"), "m%230", "0", "m", "alias-of-m"):
+                answer = await rig.ask(b"", f"/instance/{name}/a%20b/c?q=%2F", "GET", {"Accept-Encoding": "gzip"})
+                assert answer.status == 200
+                got = rig.upstream.got[-1]
+                assert got.target == "/a%20b/c?q=%2F"
+                assert got.header("accept-encoding") == "gzip"
+            answer = await rig.ask(b"", "/instance/nope/x", "GET")
+            assert (answer.status, answer.json()["error"]["code"]) == (404, "replica_not_found")
+            assert replica in answer.json()["error"]["message"]
+
+    run(story)
+
+
+def test_a_model_with_slashes_in_its_name_has_its_pages() -> None:
+    async def story() -> None:
+        async with Rig(models=("org/m", "org")) as rig:
+            await rig.ask({**CHAT, "model": "org/m"})
+            rig.upstream.got.clear()
+            for name in ("org/m", "org%2Fm"):
+                answer = await rig.ask(b"", f"/upstream/{name}/index.html", "GET")
+                assert (answer.status, rig.upstream.got[-1].target) == (200, "/index.html")
+            answer = await rig.ask(b"", "/upstream/org/x", "GET")
+            assert (answer.status, answer.json()["error"]["code"]) == (409, "model_not_loaded")
+            answer = await rig.ask(b"", "/upstream/none/x", "GET")
+            assert (answer.status, answer.json()["error"]["code"]) == (404, "model_not_found")
+
+    run(story)
+
+
+def test_a_page_without_its_slash_is_sent_there() -> None:
+    """Its parts are named relative to it."""
+
+    async def story() -> None:
+        async with Rig() as rig:
+            await loaded(rig)
+            answer = await rig.ask(b"", "/instance/m?x=1", "GET")
+            assert (answer.status, answer.header("location")) == (307, "/instance/m/?x=1")
+            assert (await rig.ask(b"", "/instance/m/", "GET")).status == 200
+            assert rig.upstream.got[-1].target == "/"
+
+    run(story)
+
+
+def test_pages_pass_as_they_are_encoded() -> None:
+    async def replica(got: Got) -> None:
+        await got.reply(body=b"\x1f\x8bzipped", headers={"Content-Encoding": "gzip", "ETag": "x"})
+
+    async def story() -> None:
+        async with Rig() as rig:
+            await loaded(rig)
+            rig.upstream.handler = replica
+            answer = await rig.ask(b"", "/instance/m/bundle.js", "GET")
+            assert (answer.header("content-encoding"), answer.header("etag")) == ("gzip", "x")
+            assert answer.body == b"\x1f\x8bzipped"
+
+    run(story)
+
+
+def test_a_head_request_has_headers_and_no_body() -> None:
+    async def replica(got: Got) -> None:
+        await got.reply(body=b"", length=500)
+
+    async def story() -> None:
+        async with Rig() as rig, rig.connect() as wire:
+            await loaded(rig)
+            rig.upstream.handler = replica
+            await wire.send(b"", "/instance/m/x", "HEAD")
+            assert (await wire.head()).header("content-length") == "500"
+            await wire.send(b"", "/slots?model=m", "HEAD")
+            assert (await wire.head()).status == 200
+
+    run(story)
+
+
+def test_the_head_of_a_slow_stream_does_not_wait_for_its_body() -> None:
+    async def replica(got: Got) -> None:
+        await got.begin_stream()
+        await got.gone.wait()
+
+    async def story() -> None:
+        async with Rig() as rig, rig.connect() as wire:
+            await loaded(rig)
+            rig.upstream.handler = replica
+            await wire.send(b"", "/instance/m/models/sse", "GET")
+            assert (await wire.head()).status == 200
+            wire.abort()
+            async with asyncio.timeout(1):
+                await rig.upstream.got[-1].gone.wait()
+
+    run(story)
+
+
+def test_a_replica_that_breaks_off_is_a_502() -> None:
+    async def replica(got: Got) -> None:
+        got.die()
+
+    async def story() -> None:
+        async with Rig() as rig:
+            await loaded(rig)
+            rig.upstream.handler = replica
+            answer = await rig.ask(b"", "/props?model=m", "GET")
+            assert (answer.status, answer.json()["error"]["code"]) == (502, "upstream_error")
+
+    run(story)
+
+
+def test_control_goes_to_the_replica_that_makes_the_stream() -> None:
+    ended = asyncio.Event()
+
+    async def replica(got: Got) -> None:
+        if got.target.endswith("/control"):
+            ended.set()
+            await got.reply(body=b'{"success":true}')
+            return
+        await got.begin_stream()
+        await got.chunk(b'data: {"id":"chatcmpl-%d"}\n\n' % len(rig_of[0].upstream.got))
+        await ended.wait()
+        await got.end_stream()
+
+    rig_of: list[Rig] = []
+
+    async def story() -> None:
+        async with Rig(replicas=2, slots=1) as rig, rig.connect() as one, rig.connect() as two:
+            rig_of.append(rig)
+            rig.upstream.handler = replica
+            await one.send({**CHAT, "stream": True})
+            await one.head()
+            await two.send({**CHAT, "stream": True})
+            await two.head()
+            assert len({event.replica for event in rig.events(RequestDispatched)}) == 2
+            control = {"id": "chatcmpl-2", "action": "reasoning_end", "model": "m"}
+            unknown = await rig.ask({**control, "id": "chatcmpl-9"}, "/v1/chat/completions/control")
+            assert (unknown.status, unknown.json()["error"]["code"]) == (404, "request_not_found")
+            answer = await rig.ask(control, "/v1/chat/completions/control")
+            assert (answer.status, answer.json()) == (200, {"success": True})
+
+    run(story)
+
+
+def test_keys_are_asked_for_everywhere() -> None:
+    async def story() -> None:
+        async with Rig() as rig:
+            keys = {
+                "all": KeyConfig("all", key_digest("secret"), priority=3),
+                "some": KeyConfig("some", key_digest("less"), models=("other",)),
+            }
+            object.__setattr__(rig.config, "keys", keys)
+            for path in ("/v1/chat/completions", "/tokenize", "/v1/streams/lookup"):
+                answer = await rig.ask(CHAT, path)
+                assert (answer.status, answer.json()["error"]["code"]) == (401, "unauthorized")
+                assert answer.header("www-authenticate") == "Bearer"
+            assert (await rig.ask(CHAT, headers={"Authorization": "Bearer wrong"})).status == 401
+            assert (await rig.ask(CHAT, headers={"X-Api-Key": "secret"})).status == 200
+            assert (await rig.ask(CHAT, headers={"Authorization": "Bearer secret"})).status == 200
+            arrived = rig.events(RequestArrived)[-1]
+            assert (arrived.key, arrived.priority) == ("all", 3)
+            answer = await rig.ask(CHAT, headers={"Authorization": "Bearer less"})
+            assert (answer.status, answer.json()["error"]["code"]) == (403, "forbidden")
+            answer = await rig.ask(b"", "/instance/m/x", "GET", {"Authorization": "Bearer less"})
+            assert answer.status == 403
+            answer = await rig.ask({**CHAT, "model": "x"}, headers={"Authorization": "Bearer less"})
+            assert "'m'" not in answer.json()["error"]["message"]
+
+    run(story)
