@@ -120,8 +120,6 @@ class Config:
     run_dir: Path
     """Sockets and other things that end with the run; private to this user."""
     state_dir: Path
-    child_transport: Literal["unix", "tcp"]
-    """tcp: for a llama-server that cannot listen on a socket file."""
     history_db: Path
     """Where the dashboard keeps its disposable DuckDB file."""
     config_path: Path | None = None
@@ -132,6 +130,8 @@ class Config:
     cors_origins: tuple[str, ...] = ()
     """Pages of other hosts that may use the router from a browser."""
     include_aliases_in_list: bool = False
+    child_transport: Literal["unix", "tcp"] = "unix"
+    """tcp: for a llama-server that cannot listen on a socket file."""
     timings: Timings = Timings()
     limits: Limits = Limits()
     keys: Mapping[str, KeyConfig] = field(default_factory=dict)
