@@ -65,13 +65,14 @@ def _router_started(state: State, event: e.RouterStarted) -> None:
         model = state.models.get(cooldown.model)
         if model is not None:
             hopeless = cooldown.remaining_us < 0
+            model.cooldown_since_us = event.at_us
             model.cooldown_until_us = 0 if hopeless else event.at_us + cooldown.remaining_us
             model.failures = cooldown.failures
             model.cooldown_reason = cooldown.reason
 
 
 def _config_loaded(state: State, event: e.ConfigLoaded) -> None:
-    before, cap = state.settings.models, state.settings.max_models_per_gpu
+    before = state.settings.models
     state.settings = event.config
     for model in state.models.values():
         old, new = before.get(model.name), event.config.models.get(model.name)
@@ -84,10 +85,6 @@ def _config_loaded(state: State, event: e.ConfigLoaded) -> None:
             model.stale = model.stale or bool(model.replicas or model.target_of)
         if new is not None and not model.replicas and not model.target_of:
             _pin(model, new)
-    if event.config.max_models_per_gpu < cap:
-        for swap in state.swaps.values():
-            if swap.target and swap.to_spawn:
-                state.models[swap.target].stale = True  # planned for more room than there is now
     _place_models(state)
 
 
@@ -268,6 +265,7 @@ def _request_requeued(state: State, event: e.RequestRequeued) -> None:
     request.stop_why = ""
     request.forced_stop = False
     request.attempt = event.attempt
+    request.evicted = request.evicted or event.why == "replica_gone"
     queue.enter(state, request)
     _note_missing_replicas(state, state.models[request.model])
 
@@ -360,6 +358,7 @@ def _swap_begun(state: State, event: e.SwapBegun) -> None:
 
 def _swap_aborted(state: State, event: e.SwapAborted) -> None:
     swap = state.swaps.pop(event.swap)
+    _drop_timer(state, f"drain:{swap.id}")
     for name in swap.victims:
         state.models[name].victim_of = 0
         refresh_phase(state, state.models[name])
@@ -367,10 +366,7 @@ def _swap_aborted(state: State, event: e.SwapAborted) -> None:
 
 
 def _swap_finished(state: State, event: e.SwapFinished) -> None:
-    swap = state.swaps.pop(event.swap)
-    for name in swap.victims:
-        state.models[name].victim_of = 0
-    _leave_target(state, swap)
+    _leave_target(state, state.swaps.pop(event.swap))
 
 
 def _leave_target(state: State, swap: Swap) -> None:
@@ -393,6 +389,9 @@ def _replica_stop_ordered(state: State, event: e.ReplicaStopOrdered) -> None:
     if swap is not None and swap.phase == "draining":
         swap.phase = "stopping"
         swap.drained_us = state.now_us
+        _drop_timer(state, f"drain:{swap.id}")
+        for name in swap.victims:
+            refresh_phase(state, state.models[name])
     refresh_phase(state, state.models[replica.model])
 
 
@@ -511,8 +510,9 @@ def _remove_replica(state: State, replica: Replica) -> None:
         state.requests[rid].forced_stop = replica.forced_stop
     _vacate_if_gone(state, model)
     for swap in state.swaps.values():
-        if swap.phase != "starting" and not any(state.models[name].replicas for name in swap.victims):
+        if swap.phase != "starting" and not swap.victims:
             swap.phase = "starting"
+            _drop_timer(state, f"drain:{swap.id}")
             swap.drained_us = swap.drained_us or state.now_us
             swap.spawned_us = state.now_us
 
@@ -530,7 +530,9 @@ def _vacate_if_gone(state: State, model: Model) -> None:
     for gpu in model.gpus:
         if model.name in state.residents[gpu]:
             state.residents[gpu].remove(model.name)
-    model.victim_of = 0
+    if model.victim_of:
+        state.swaps[model.victim_of].victims.remove(model.name)
+        model.victim_of = 0
     model.top_up_wanted = False
     model.conversations = {}
     refresh_phase(state, model)
@@ -563,6 +565,7 @@ def refresh_phase(state: State, model: Model) -> None:
 
 def _model_cooled_down(state: State, event: e.ModelCooledDown) -> None:
     model = state.models[event.model]
+    model.cooldown_since_us = state.now_us
     model.cooldown_until_us = event.until_us
     model.failures = event.failures
     model.cooldown_reason = event.reason

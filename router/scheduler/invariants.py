@@ -41,6 +41,8 @@ def _check_stop(state: State, decision: e.ReplicaStopOrdered) -> None:
 def _check_spawn(state: State, decision: e.ReplicaSpawnOrdered) -> None:
     """The cap is kept by never starting a process too many; a process that stops still counts."""
     cap = state.settings.max_models_per_gpu
+    if state.models[decision.model].replicas:
+        return  # it counts already
     for gpu in state.models[decision.model].gpus:
         others = [name for name in state.residents[gpu] if name != decision.model and state.models[name].replicas]
         assert len(others) < cap, f"{decision.model} is started on GPU {gpu} beside {others}, more than {cap}"
@@ -159,7 +161,7 @@ def _check_swaps(state: State) -> None:
     taken = 0
     for swap in state.swaps.values():
         for name in swap.victims:
-            assert state.models[name].victim_of == swap.id or not state.models[name].replicas
+            assert state.models[name].victim_of == swap.id
         if swap.target:
             assert not taken & swap.mask, f"two loads touch a GPU: {state.swaps}"
             taken |= swap.mask

@@ -56,6 +56,14 @@ def plan(state: State, target: Model, request: Request) -> Plan:
     return Plan(outcome=outcome, victims=tuple(chosen), mask=mask, in_the_way=tuple(in_the_way))
 
 
+def has_room(state: State, target: Model) -> bool:
+    """Whether its processes may be started now: a plan is frozen, but a reload may allow fewer models since."""
+    cap = state.settings.max_models_per_gpu
+    return bool(target.replicas) or all(
+        sum(bool(state.models[name].replicas) for name in state.residents[gpu]) < cap for gpu in target.gpus
+    )
+
+
 def is_evictable(state: State, name: str) -> bool:
     """Ready, in no swap, and allowed to leave."""
     model = state.models[name]

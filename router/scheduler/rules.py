@@ -54,40 +54,43 @@ def settle_lost_connections(state: State) -> e.Decision | None:
         if lost.forced_stop and lost.stop_why in ("unload", "stopping"):
             code = "model_unloaded" if lost.stop_why == "unload" else "shutting_down"
             return e.RequestFailed(rid=rid, status=503, code=code, model=request.model, begun=lost.begun)
-        if lost.stop_why not in ("", "stalled") and not lost.begun:
+        if lost.stop_why not in ("", "stalled"):  # metadata: it does not keep its replica for long
+            if lost.begun or request.evicted:
+                code = "model_unloaded"
+                return e.RequestFailed(rid=rid, status=503, code=code, model=request.model, begun=lost.begun)
             return e.RequestRequeued(rid=rid, replica=lost.replica, attempt=request.attempt, why="replica_gone")
-        if lost.begun or request.attempt > state.settings.crash_retries:
-            return e.RequestFailed(
-                rid=rid,
-                status=502,
-                code="upstream_crashed",
-                reason=lost.detail,
-                model=request.model,
-                begun=lost.begun,
-                suspect=request.attempt > 1,
-            )
-        return e.RequestRequeued(rid=rid, replica=lost.replica, attempt=request.attempt + 1)
+        if not lost.begun and request.attempt <= state.settings.crash_retries:
+            return e.RequestRequeued(rid=rid, replica=lost.replica, attempt=request.attempt + 1)
+        return e.RequestFailed(
+            rid=rid,
+            status=502,
+            code="upstream_stalled" if lost.stop_why == "stalled" else "upstream_crashed",
+            reason=lost.detail,
+            model=request.model,
+            begun=lost.begun,
+            suspect=request.attempt > 1,
+        )
     return None
 
 
 def fail_what_waits_for_a_failed_model(state: State) -> e.Decision | None:
-    """Everybody in the queue of a model that is cooling down and serves from no replica."""
+    """Everybody in the queue of a model that is cooling down and serves from no replica, or is not configured."""
     for name, lane in state.lanes.items():
         model = state.models[name]
         removed = name not in state.settings.models
         if not removed and (not is_cooling(state, model) or model.phase in ("ready", "draining") or model.target_of):
             continue
         request = state.requests[min(ranks[0] for ranks in lane.by_key.values())[2]]
-        code, status = ("model_not_found", 404) if removed else ("model_load_failed", 502)
+        status, code, reason = 502, "model_load_failed", model.cooldown_reason
+        if removed:
+            status, code, reason = 404, "model_not_found", "it was taken out of the configuration"
+        elif model.cooldown_until_us > 0 and request.arrived_us > model.cooldown_since_us:
+            status, code = 503, "model_cooling_down"
         if request.op:
-            return e.AdminDone(op=request.op, outcome="failed", code=code, reason=model.cooldown_reason)
+            return e.AdminDone(op=request.op, outcome="failed", code=code, reason=reason)
+        retry_after_us = 0 if removed else max(0, model.cooldown_until_us - state.now_us)
         return e.RequestFailed(
-            rid=request.rid,
-            status=status,
-            code=code,
-            reason=model.cooldown_reason,
-            model=name,
-            retry_after_us=max(0, model.cooldown_until_us - state.now_us),
+            rid=request.rid, status=status, code=code, reason=reason, model=name, retry_after_us=retry_after_us
         )
     return None
 
@@ -178,7 +181,7 @@ def _ask_for_a_swap(state: State, model: Model, request: Request, ahead: _Ahead)
     why: Waits
     if needed.mask & ahead.busy:
         why = "swapping"
-        by = [swap.target or swap.victims[0] for swap in state.swaps.values() if swap.mask & needed.mask]
+        by = [swap.target or ", ".join(swap.victims) for swap in state.swaps.values() if swap.mask & needed.mask]
     elif is_claimed:
         why = "claimed"
         by = [f"rid:{rid}" for mask, rid in ahead.claims if mask & needed.mask]
@@ -332,8 +335,7 @@ def stop_for_good(state: State) -> e.Decision | None:
 def cancel_stale_timers(state: State) -> e.Decision | None:
     for name in state.stale_timers:
         kind, key = name.split(":", 1)
-        assert kind == "grace"
-        return e.TimerCancelled(kind="grace", key=key)
+        return e.TimerCancelled(kind=kind, key=key)  # type: ignore[arg-type]
     return None
 
 

@@ -37,6 +37,8 @@ class Request(msgspec.Struct, kw_only=True):
     conversation: str = ""
     slots_wanted: int = 1
     attempt: int = 1
+    evicted: bool = False
+    """Its replica left under it once; the next time it fails."""
     forced: bool = False
     head_since_us: int = -1
     """When it became the blocked head; -1 before."""
@@ -81,6 +83,7 @@ class Model(msgspec.Struct, kw_only=True):
     in_flight: int = 0
     """Generations being made for somebody."""
     failures: int = 0
+    cooldown_since_us: int = 0
     cooldown_until_us: int = 0
     """0: none; -1: until the configuration changes."""
     cooldown_reason: str = ""
@@ -130,6 +133,7 @@ class Swap(msgspec.Struct, kw_only=True):
     cause_rid: int = 0
     why: str
     victims: list[str] = []
+    """Those that are not yet gone."""
     mask: int = 0
     phase: Literal["draining", "stopping", "starting"] = "draining"
     op: int = 0

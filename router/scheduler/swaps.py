@@ -8,7 +8,7 @@ from typing import Literal
 from eventlog import events as e
 from router.scheduler.dispatch import choose, dispatch
 from router.scheduler.fold import HOPELESS, cooldown_us
-from router.scheduler.residency import Plan, age_stamp, is_evictable, victim_key
+from router.scheduler.residency import Plan, age_stamp, has_room, is_evictable, victim_key
 from router.scheduler.state import (
     Model,
     Request,
@@ -26,6 +26,9 @@ UnloadWhy = Literal["unload", "ttl", "gpu_out", "stale"]
 
 _STOP_WHY: dict[str, UnloadWhy] = {"unload": "unload", "ttl": "ttl", "gpu_out": "gpu_out", "stale": "stale"}
 """Why a victim stops, by why its swap began; for a load it is evicted."""
+
+METADATA_US = 5_000_000
+"""Metadata requests take no slot and are over in no time; a model that leaves gives them this long."""
 
 # --- begin ----------------------------------------------------------------------------------------------------------
 
@@ -119,9 +122,19 @@ def _drain(state: State, swap: Swap) -> e.Decision | None:
         why = "unwanted" if swap.target not in state.lanes else _obstacle(state, swap)
         if why:
             return e.SwapAborted(swap=swap.id, target=swap.target, why=why)
-    if not _is_forced(state, swap) and any(state.models[name].in_flight for name in swap.victims):
-        return None
+    if not _is_forced(state, swap):
+        if any(state.models[name].in_flight for name in swap.victims):
+            return None
+        due_us = swap.begun_us + METADATA_US
+        if state.now_us < due_us and any(_serves_anything(state, name) for name in swap.victims):
+            if f"drain:{swap.id}" in state.timers:
+                return None
+            return e.TimerSet(kind="drain", key=str(swap.id), due_us=due_us)
     return _stop_next(state, swap)
+
+
+def _serves_anything(state: State, name: str) -> bool:
+    return any(state.replicas[replica].in_flight for replica in state.models[name].replicas)
 
 
 def _obstacle(state: State, swap: Swap) -> Literal["", "stopping", "stale", "gpu_out"]:
@@ -154,7 +167,9 @@ def _start(state: State, swap: Swap) -> e.Decision | None:
     if not swap.target:
         return _finished(state, swap)
     model = state.models[swap.target]
-    given_up = swap.cancelled or _is_cut(state, swap.target) or _obstacle(state, swap) != ""
+    given_up = (
+        swap.cancelled or _is_cut(state, swap.target) or not has_room(state, model) or _obstacle(state, swap) != ""
+    )
     if swap.to_spawn and not given_up:
         return _spawn(state, swap, swap.to_spawn[0], attempt=1)
     paid = _pay_out(state, swap, model)

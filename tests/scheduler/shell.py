@@ -139,7 +139,7 @@ class Shell:
             case e.ReplicaReady():
                 process = self.processes.get(fact.replica)
                 if process is not None:
-                    process.ready, process.slots = True, fact.slots
+                    process.ready, process.slots = True, max(1, fact.slots)
             case e.ReplicaLoadFailed() | e.ReplicaStopped() | e.ReplicaCrashed():
                 self.processes.pop(fact.replica, None)
             case e.TimerFired():
@@ -201,6 +201,8 @@ class Shell:
         self.processes_ever.add(decision.replica)
         for gpu in decision.gpus:
             there = {process.model for process in self.processes.values() if gpu in process.gpus}
+            if decision.model in there:
+                continue
             cap = self.state.settings.max_models_per_gpu
             assert len(there | {decision.model}) <= cap, (
                 f"{decision.model} joins {sorted(there)} on GPU {gpu}, of {cap}"

@@ -1,0 +1,340 @@
+"""A world without manners: every order is answered at some time, but when, in which order and how is for others to say.
+
+Each method lets one thing happen, if it can happen now; `settle` then lets the world answer everything that is open.
+A chooser (Hypothesis, or a seeded generator) calls the methods.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+import msgspec
+
+from eventlog import events as e
+from eventlog.settings import KeySettings, ModelSettings, SchedulerSettings
+from tests.scheduler.judge import Judge
+from tests.scheduler.shell import SECOND, Process
+
+T = TypeVar("T")
+
+FAILURES: tuple[e.LoadFailure, ...] = ("gpu_oom", "exit", "signal", "stall", "missing_file", "bad_flag")
+
+TOPOLOGIES: dict[str, dict[str, tuple[int, ...]]] = {
+    "one GPU": {"A": (0,), "B": (0,), "C": (0,)},
+    "two apart": {"A": (0,), "B": (0,), "C": (1,), "D": (1,)},
+    "spanning": {"A": (0,), "B": (1,), "W": (0, 1), "C": (0,)},
+    "a chain": {"A": (0, 1), "B": (1, 2), "C": (2,), "D": (0,), "E": ()},
+    "everywhere": {"A": (0,), "B": (1,), "C": (2,), "W": (0, 1, 2), "X": (0, 2)},
+}
+
+
+class Chaos(Judge):
+    def __init__(self, settings: SchedulerSettings, *, strict: bool = True) -> None:
+        self.last_rid = 0
+        self.last_op = 0
+        self.unreleased: list[tuple[int, str]] = []
+        """Cancelled requests whose SlotReleased is still to come."""
+        self.suspects: set[str] = set()
+        self.stopping = False
+        super().__init__(settings, strict=strict)
+
+    # --- asked from outside ---
+
+    def arrive(self, model: int, **fields: object) -> None:
+        self.last_rid += 1
+        name = self._model(model)
+        self.happens(e.RequestArrived(rid=self.last_rid, arrived_us=self.now_us, model=name, **fields))  # type: ignore[arg-type]
+
+    def wish(self, model: int) -> None:
+        self.last_rid += 1
+        self.happens(e.LoadWished(op=self._op(), rid=self.last_rid, model=self._model(model)))
+
+    def unload(self, model: int, force: bool) -> None:
+        self.happens(e.AdminUnload(op=self._op(), model=self._model(model), force=force))
+
+    def drain(self) -> None:
+        self.happens(e.AdminDrain(op=self._op()))
+
+    def gpu(self, gpu: int, action: Literal["out", "in"]) -> None:
+        self.happens(e.AdminGpu(op=self._op(), gpu=gpu, action=action))
+
+    def cancel(self, index: int) -> None:
+        """An administrator ends a request, or a wish; for a request the relay reports it as cancelled."""
+        rid = self._pick(sorted({*self.waiting, *self.running, *self.state.wishes.values()}), index)
+        if rid is not None:
+            self.happens(e.AdminCancel(op=self._op(), rid=rid))
+            self._leave(rid, "admin")
+
+    def client_leaves(self, index: int) -> None:
+        rid = self._pick(sorted({*self.waiting, *self.running}), index)
+        if rid is not None:
+            self._leave(rid, "client")
+
+    def reload(self, model: int, change: str) -> None:
+        """Another configuration: of one model, or of all."""
+        settings = self.state.settings
+        name = self._model(model)
+        models = dict(settings.models)
+        if change == "remove" and len(models) > 1:
+            del models[name]
+        elif change == "back":
+            models = dict(self.settings.models)
+        elif change == "cap":
+            settings = msgspec.structs.replace(settings, max_models_per_gpu=3 - settings.max_models_per_gpu)
+        elif change == "grace":
+            settings = msgspec.structs.replace(settings, head_grace_us=settings.head_grace_us // 2)
+        elif change == "gpus":
+            gpus = tuple(sorted({(gpu + 1) % settings.gpus for gpu in models[name].gpus}))
+            models[name] = msgspec.structs.replace(models[name], gpus=gpus)
+        elif change == "replicas":
+            models[name] = msgspec.structs.replace(models[name], replicas=3 - models[name].replicas)
+        else:
+            models[name] = msgspec.structs.replace(models[name], fingerprint=f"{models[name].fingerprint}+")
+        self.happens(e.ConfigLoaded(config=msgspec.structs.replace(settings, models=models)))
+
+    def stop(self, within_s: float) -> None:
+        self.stopping = True
+        self.happens(e.RouterStopping(reason="SIGTERM", deadline_us=self.now_us + round(within_s * SECOND)))
+
+    # --- what the world answers ---
+
+    def ready(self, index: int, slots: int) -> None:
+        """A report of readiness may cross with an order to stop."""
+        process = self._pick([process for process in self.processes.values() if not process.ready], index)
+        if process is not None:
+            self.happens(e.ReplicaSpawned(replica=process.replica, pid=4711))
+            self.happens(e.ReplicaReady(replica=process.replica, slots=slots))
+
+    def load_fails(self, index: int, kind: e.LoadFailure) -> None:
+        process = self._pick([process for process in self.processes.values() if not process.ready], index)
+        if process is not None:
+            self.happens(e.ReplicaLoadFailed(replica=process.replica, kind=kind, reason="as chosen"))
+
+    def finish(self, index: int, status: int = 200) -> None:
+        rid = self._pick([rid for rid in sorted(self.running) if self._serves(rid)], index)
+        if rid is not None:
+            self.happens(e.RequestFinished(rid=rid, replica=self.running[rid], status=status))
+
+    def lose(self, index: int, begun: bool) -> None:
+        """A connection breaks; whether the process lives is found out later."""
+        rid = self._pick(sorted(self.running), index)
+        if rid is not None:
+            self._lose(rid, begun)
+
+    def answer(self, index: int) -> None:
+        replica = self._pick(sorted(self.suspects & self.processes.keys()), index)
+        if replica is not None:
+            self.suspects.discard(replica)
+            self.happens(e.ReplicaAnswered(replica=replica))
+
+    def crash(self, index: int, first: bool, begun: bool) -> None:
+        """A process dies; its broken connections are reported `first`, or some time later."""
+        self._process_ends([process for process in self.processes.values() if process.ready], index, first, begun, True)
+
+    def stopped(self, index: int, first: bool, begun: bool) -> None:
+        told = [process for process in self.processes.values() if process.told_to_stop]
+        self._process_ends(told, index, first, begun, False)
+
+    def stall(self, index: int) -> None:
+        process = self._pick([process for process in self.processes.values() if process.works_on], index)
+        if process is not None:
+            self.happens(e.ReplicaStalled(replica=process.replica, silent_us=60 * SECOND, norm_us=SECOND))
+
+    def release(self, index: int) -> None:
+        gone = self._pick(self.unreleased, index)
+        if gone is not None:
+            self.unreleased.remove(gone)
+            self.happens(e.SlotReleased(rid=gone[0], replica=gone[1]))
+
+    def late_report(self, index: int, what: int) -> None:
+        """Something about a process, a request or a timer that is long gone."""
+        replica = self._pick(sorted(self.processes_ever - self.processes.keys()), index)
+        rid = self._pick(sorted(self.outcomes), index)
+        if replica is not None and rid is not None:
+            reports: tuple[e.Fact, ...] = (
+                e.ReplicaReady(replica=replica, slots=1),
+                e.ReplicaAnswered(replica=replica),
+                e.ReplicaStalled(replica=replica, silent_us=1, norm_us=1),
+                e.ReplicaSpawned(replica=replica, pid=4711),
+                e.ReplicaStopped(replica=replica),
+                e.ReplicaCrashed(replica=replica),
+                e.RequestFinished(rid=rid, replica=replica),
+                e.UpstreamLost(rid=rid, replica=replica),
+                e.RequestCancelled(rid=rid, replica=replica),
+                e.SlotReleased(rid=rid, replica=replica),
+                e.TimerFired(kind="grace", key=str(rid), due_us=self.now_us),
+                e.TimerFired(kind="force", key="queue", due_us=self.now_us),
+            )
+            self.happens(reports[what % len(reports)])
+
+    def time_passes(self, seconds: float) -> None:
+        """Timers that are due fire, in order."""
+        until_us = self.now_us + round(seconds * SECOND)
+        while due := [(due_us, timer) for timer, due_us in sorted(self.timers.items()) if due_us <= until_us]:
+            due_us, (kind, key) = min(due)
+            self.now_us = max(self.now_us, due_us)
+            self.happens(e.TimerFired(kind=kind, key=key, due_us=due_us))
+        self.now_us = until_us
+
+    # --- and everything, at last ---
+
+    def settle(self) -> None:
+        """The world answers all that is open, and all must end within a number of answers that follows from theirs."""
+        for gpu in range(self.state.settings.gpus):
+            if self.state.gpus_out >> gpu & 1:
+                self.gpu(gpu, "in")
+        answers = 0
+        bound = 200 + 30 * (len(self.waiting) + len(self.running) + len(self.open_ops) + len(self.processes))
+        while self._settle_one():
+            answers += 1
+            assert answers < bound, f"after {answers} answers {self.waiting} still wait: {self.state.swaps}"
+        self.assert_nothing_is_left()
+        if self.stopping:
+            assert not self.processes
+            assert not self.state.replicas
+
+    def _settle_one(self) -> bool:
+        lost = [rid for rid in sorted(self.running) if not self._serves(rid)]
+        if lost:
+            self._lose(lost[0], begun=False)
+        elif self.unreleased:
+            self.release(0)
+        elif self.suspects & self.processes.keys():
+            self.answer(0)
+        elif any(process.told_to_stop for process in self.processes.values()):
+            self.stopped(0, first=True, begun=False)
+        elif any(not process.ready for process in self.processes.values()):
+            self.ready(0, slots=2)
+        elif self.running:
+            self.finish(0)
+        elif [due_us for (kind, _), due_us in self.timers.items() if kind != "ttl" or self.waiting]:
+            due_us, (kind, key) = min((due_us, timer) for timer, due_us in self.timers.items())
+            self.now_us = max(self.now_us, due_us)
+            self.happens(e.TimerFired(kind=kind, key=key, due_us=due_us))
+        else:
+            return False
+        return True
+
+    # --- parts ---
+
+    def _op(self) -> int:
+        self.last_op += 1
+        return self.last_op
+
+    def _model(self, index: int) -> str:
+        names = sorted(self.state.settings.models)
+        return names[index % len(names)]
+
+    def _pick(self, candidates: list[T], index: int) -> T | None:
+        return candidates[index % len(candidates)] if candidates else None
+
+    def _serves(self, rid: int) -> bool:
+        return self.running[rid] in self.processes
+
+    def _lose(self, rid: int, begun: bool) -> None:
+        replica = self.running[rid]
+        self.suspects.add(replica)
+        self.happens(e.UpstreamLost(rid=rid, replica=replica, begun=begun, detail="as chosen"))
+
+    def _leave(self, rid: int, by: Literal["client", "admin"]) -> None:
+        if rid in self.outcomes or (rid not in self.waiting and rid not in self.running):
+            return
+        replica = self.running.get(rid, "")
+        self.happens(e.RequestCancelled(rid=rid, replica=replica, by=by))
+        if replica:
+            self.unreleased.append((rid, replica))
+
+    def _process_ends(self, among: list[Process], index: int, first: bool, begun: bool, crash: bool) -> None:
+        process = self._pick(among, index)
+        if process is None:
+            return
+        for rid in sorted(process.works_on):
+            if first:
+                self._lose(rid, begun)
+        replica = process.replica
+        self.happens(e.ReplicaCrashed(replica=replica) if crash else e.ReplicaStopped(replica=replica))
+
+
+def settings_of(draw: Callable[[list[object]], object]) -> SchedulerSettings:
+    """Settings with every knob somewhere; `draw` picks one of a list."""
+    topology = TOPOLOGIES[str(draw(list(TOPOLOGIES)))]
+    models = {
+        name: ModelSettings(
+            gpus=gpus,
+            replicas=draw([1, 1, 2]),  # type: ignore[arg-type]
+            priority=draw([0, 0, 0, 3]),  # type: ignore[arg-type]
+            ttl_us=draw([0, 0, 40 * SECOND]),  # type: ignore[arg-type]
+            persistent=draw([False] * 9 + [True]),  # type: ignore[arg-type]
+        )
+        for name, gpus in topology.items()
+    }
+    return SchedulerSettings(
+        models=models,
+        gpus=1 + max(gpu for gpus in topology.values() for gpu in gpus),
+        max_models_per_gpu=draw([1, 1, 2]),  # type: ignore[arg-type]
+        eviction=draw(["lru", "fifo"]),  # type: ignore[arg-type]
+        prefer_idle=draw([True, False]),  # type: ignore[arg-type]
+        head_grace_us=draw([0, 0, 5 * SECOND, 10_000 * SECOND]),  # type: ignore[arg-type]
+        head_grace_from=draw(["head", "arrival"]),  # type: ignore[arg-type]
+        force_load_us=draw([0, 20 * SECOND, 300 * SECOND]),  # type: ignore[arg-type]
+        overcommit=draw([0, 0, 1, -1]),  # type: ignore[arg-type]
+        keys={"limited": KeySettings(max_parallel=1)},
+    )
+
+
+def ramble(seed: int, steps: int) -> Chaos:
+    """A story told by a seed: the same on every machine."""
+    dice = random.Random(seed)
+    chaos = Chaos(settings_of(dice.choice), strict=False)
+    stops_at = dice.randrange(steps) if dice.random() < 0.3 else steps
+    for step in range(steps):
+        if step == stops_at:
+            chaos.stop(dice.choice([0.0, 10.0, 300.0]))
+        one_thing(chaos, dice)
+    chaos.settle()
+    return chaos
+
+
+def one_thing(chaos: Chaos, dice: random.Random) -> None:
+    """Something happens, usual things more often."""
+    index, chance = dice.randrange(100), dice.random()
+    if chance < 0.35:
+        chaos.arrive(
+            index,
+            priority=dice.choice([0, 0, 0, 5]),
+            key=dice.choice(["", "", "limited"]),
+            work=dice.choice(["generation", "generation", "generation", "metadata"]),
+            slots_wanted=dice.choice([1, 1, 1, 2, 5]),
+            conversation=dice.choice(["", "x", "y"]),
+        )
+    elif chance < 0.50:
+        chaos.finish(index)
+    elif chance < 0.60:
+        chaos.ready(index, dice.choice([1, 2, 4]))
+    elif chance < 0.68:
+        chaos.stopped(index, dice.random() < 0.5, dice.random() < 0.5)
+    elif chance < 0.74:
+        chaos.time_passes(dice.choice([0.1, 3.0, 12.0, 60.0]))
+    elif chance < 0.79:
+        chaos.client_leaves(index)
+    elif chance < 0.83:
+        chaos.release(index)
+    else:
+        rare = (
+            lambda: chaos.load_fails(index, dice.choice(FAILURES)),
+            lambda: chaos.lose(index, dice.random() < 0.5),
+            lambda: chaos.answer(index),
+            lambda: chaos.crash(index, dice.random() < 0.5, dice.random() < 0.5),
+            lambda: chaos.stall(index),
+            lambda: chaos.wish(index),
+            lambda: chaos.unload(index, dice.random() < 0.3),
+            lambda: chaos.cancel(index),
+            lambda: chaos.gpu(index % chaos.state.settings.gpus, dice.choice(["out", "in", "in"])),
+            lambda: chaos.reload(index, dice.choice(["remove", "back", "cap", "grace", "gpus", "replicas", "print"])),
+            lambda: chaos.late_report(index, dice.randrange(20)),
+            chaos.through_a_checkpoint,
+            chaos.drain,
+        )
+        dice.choice(rare)()
