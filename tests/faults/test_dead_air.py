@@ -1,35 +1,38 @@
 """A client that waits for a queue or a load hears something, and what it hears does not break it."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import anthropic
 import openai
-import pytest
 
 from tests.faults.checks import routed
 from tests.standin.client import is_chunk, is_comment
 from tests.standin.fixtures import ROUTES, Model
 
 
-@pytest.mark.parametrize("path", ROUTES)
-def test_a_stream_that_waits_for_a_load_has_signs_of_life(tmp_path: Path, path: str) -> None:
-    """Comments at the interval until the first token; they are comments and nothing else."""
-    with routed(tmp_path, [Model("a", load_s=1.5)], QUEUE_COMMENT_INTERVAL=0.3) as router:
-        call = router.post(path, "a", stream=True)
-        seen, last, longest = [], time.monotonic(), 0.0
-        for frame in call.frames():
-            longest = max(longest, time.monotonic() - last)
-            last = time.monotonic()
-            seen.append(frame)
-        comments = [frame for frame in seen if is_comment(frame)]
-        assert len(comments) >= 3
-        assert longest < 0.8
-        assert sum(map(is_chunk, seen)) == 8
-        first_data = next(n for n, frame in enumerate(seen) if not is_comment(frame))
-        assert all(is_comment(frame) for frame in seen[:first_data])
-        assert not any(line.startswith("id:") for frame in seen for line in frame.split("\n"))
+def test_streams_that_wait_for_a_load_have_signs_of_life(tmp_path: Path) -> None:
+    """On every route comments at the interval until the first token; they are comments and nothing else."""
+    with routed(tmp_path, [Model("a", load_s=1.5, slots=7)], QUEUE_COMMENT_INTERVAL=0.3) as router:
+
+        def listen(path: str) -> tuple[list[str], float]:
+            seen, last, longest = [], time.monotonic(), 0.0
+            for frame in router.post(path, "a", stream=True).frames():
+                longest, last = max(longest, time.monotonic() - last), time.monotonic()
+                seen.append(frame)
+            return seen, longest
+
+        with ThreadPoolExecutor(len(ROUTES)) as pool:
+            heard = dict(zip(ROUTES, pool.map(listen, ROUTES), strict=True))
+    for path, (seen, longest) in heard.items():
+        comments = sum(map(is_comment, seen))
+        assert comments >= 3, path
+        assert longest < 0.8, path
+        assert sum(map(is_chunk, seen)) == 8, path
+        assert all(map(is_comment, seen[:comments])), path
+        assert not any(line.startswith("id:") for frame in seen for line in frame.split("\n")), path
 
 
 def test_a_request_that_does_not_stream_gets_its_answer_and_nothing_before_it(tmp_path: Path) -> None:
@@ -57,14 +60,13 @@ def test_official_clients_read_a_stream_that_had_to_wait(tmp_path: Path) -> None
             assert "".join(messages.text_stream) == "w1 w2 w3 w4 "
 
 
-@pytest.mark.parametrize("path", ROUTES)
-def test_a_load_that_fails_after_comments_ends_in_an_error_event(tmp_path: Path, path: str) -> None:
+def test_a_load_that_fails_after_comments_ends_in_an_error_event(tmp_path: Path) -> None:
     """The status was sent with the first comment; the error comes as the last event, in the dialect of the API."""
-    with routed(tmp_path, [Model("a", load_s=0.6, fail="magic")], QUEUE_COMMENT_INTERVAL=0.2) as router:
-        call = router.post(path, "a", stream=True)
-        assert call.status == 200
-        seen, _ = call.frames_to_the_end()
-        assert is_comment(seen[0])
-        assert "model_load_failed" in seen[-1]
-        assert seen[-1].startswith("event: error") == ("messages" in path or "responses" in path)
-        assert "[DONE]" not in "".join(seen)
+    with routed(tmp_path, [Model("a", load_s=0.8, fail="magic")], QUEUE_COMMENT_INTERVAL=0.2) as router:
+        for path, call in [(path, router.post(path, "a", stream=True)) for path in ROUTES]:
+            assert call.status == 200, path
+            seen, _ = call.frames_to_the_end()
+            assert is_comment(seen[0]), path
+            assert "model_load_failed" in seen[-1], path
+            assert seen[-1].startswith("event: error") == ("messages" in path or "responses" in path), path
+            assert "[DONE]" not in "".join(seen), path

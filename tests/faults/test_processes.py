@@ -130,8 +130,9 @@ def test_memory_that_comes_back_after_the_exit_costs_a_retry_and_no_request(tmp_
             assert router.chat(name).status == 200
 
 
-def test_a_stranger_that_answers_in_a_childs_place_is_not_believed(tmp_path: Path) -> None:
-    """A process outside the child's group listens on the child's socket: it never sees a request."""
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_a_stranger_that_answers_in_a_childs_place_is_not_believed(tmp_path: Path, transport: str) -> None:
+    """A process that is none of the child's listens on the child's socket or port: it never sees a request."""
     imposter = tmp_path / "imposter"
     needs = f'STANDIN_LEDGER={tmp_path}/ledger LLAMA_API_KEY="$LLAMA_API_KEY"'
     imposter.write_text(f'#!/bin/sh\nenv -i {needs} setsid {" ".join(STANDIN)} "$@" &\nsleep 30\n')
@@ -142,6 +143,7 @@ def test_a_stranger_that_answers_in_a_childs_place_is_not_believed(tmp_path: Pat
     )
     binary.chmod(0o755)
     settings: dict[str, Any] = {"LOAD_POLL_TIMEOUT": 2.0, "GRACEFUL_KILL_TIMEOUT": 0.5, "COOLDOWN_FIRST": 60}
+    settings["CHILD_TRANSPORT"] = transport
     router = RouterProcess(tmp_path, [Model("a")], binary=[str(binary)], **settings)
     try:
         router.configure()

@@ -55,17 +55,15 @@ def test_a_stream_whose_server_is_lost_ends_with_an_error_and_not_as_success(
 @pytest.mark.parametrize(
     ("path", "streaming"), [(p, True) for p in ROUTES] + [(p, False) for p in ROUTES + WHOLE_ROUTES]
 )
-def test_a_request_that_had_not_begun_is_sent_again(
-    tmp_path_factory: pytest.TempPathFactory, path: str, streaming: bool
-) -> None:
+def test_a_request_that_had_not_begun_is_sent_again(router: RouterProcess, path: str, streaming: bool) -> None:
     """The server dies before the first byte: the router asks a new one, and the client sees an ordinary answer."""
-    folder = tmp_path_factory.mktemp("again")
-    with routed(folder, [Model("a", die_on="hello", faulty_loads=1)]) as router:
-        call = router.post(path, "a", stream=streaming, hello="hello")
-        assert call.status == 200
-        assert call.read()
-        assert len(processes_of(router, "a")) == 2
-        assert len(router.events("RequestRequeued")) == 1
+    until_served(router)
+    processes, requeued = len(processes_of(router, "a")), len(router.events("RequestRequeued"))
+    call = router.post(path, "a", stream=streaming, standin={"die_once": f"{path} {streaming}"})
+    assert call.status == 200
+    assert call.read()
+    assert len(processes_of(router, "a")) == processes + 1
+    assert len(router.events("RequestRequeued")) == requeued + 1
 
 
 @pytest.mark.parametrize("path", ROUTES + WHOLE_ROUTES)

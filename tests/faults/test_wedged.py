@@ -7,25 +7,49 @@ from pathlib import Path
 import pytest
 
 from tests.faults.checks import processes_of, routed
+from tests.standin.client import is_chunk
 from tests.standin.fixtures import ROUTES, WHOLE_ROUTES, Model, RouterProcess
 
-QUICK_STALL = {"STREAM_SILENCE": 1.5, "FIRST_TOKEN_SILENCE": 1.5}
+QUICK_STALL = {"STALL_STREAM_TIMEOUT": 1.5, "STALL_FIRST_TIMEOUT": 1.5}
 
 
-def test_a_server_that_goes_silent_in_a_stream_is_replaced(tmp_path: Path) -> None:
-    """/health is fine and pings arrive, but no token after the third: found by the missing tokens.
+def test_a_server_that_goes_silent_in_its_streams_is_replaced(tmp_path: Path) -> None:
+    """/health is fine and pings arrive, but no token after the third, on any route: found by the missing tokens.
 
-    The client gets an error instead of waiting for ever, and the next request a new process.
+    Each client gets an error in its dialect instead of waiting for ever, and the next request a new process.
     """
-    model = Model("a", tokens=20, gap_s=0.02, silent_at_chunk=4, ping_s=0.1, faulty_loads=1)
+    model = Model("a", slots=7, gap_s=0.02, silent_at_chunk=4, ping_s=0.1, faulty_loads=1)
     with routed(tmp_path, [model], **QUICK_STALL) as router:
-        seen, proper = router.chat("a", stream=True).frames_to_the_end()
-        assert not proper
-        assert "upstream_stalled" in seen[-1]
-        assert "[DONE]" not in "".join(seen)
-        assert router.wait_event("ReplicaStalled")
-        assert len(list(router.chat("a", stream=True).chunks())) == 20
+        for call in [router.post(path, "a", stream=True) for path in ROUTES]:
+            seen, proper = call.frames_to_the_end()
+            assert not proper
+            assert sum(map(is_chunk, seen)) == 3
+            assert "upstream_stalled" in seen[-1]
+            assert "[DONE]" not in "".join(seen)
+        assert router.wait_event("ReplicaStalled")["silent_us"] >= 1_500_000
+        assert len(list(router.chat("a", stream=True).chunks())) == 8
         assert len(processes_of(router, "a")) == 2
+
+
+def test_a_server_that_goes_silent_before_its_answers_is_replaced_and_they_are_asked_again(tmp_path: Path) -> None:
+    """Nothing was sent yet and nothing moves inside: a new process answers, and no client notices."""
+    model = Model("a", slots=18, stuck=True, faulty_loads=1)
+    with routed(tmp_path, [model], **QUICK_STALL) as router:
+        calls = [router.post(path, "a") for path in ROUTES + WHOLE_ROUTES]
+        calls += [router.post(path, "a", stream=True) for path in ROUTES]
+        assert {call.status for call in calls} == {200}
+        assert all(call.read() for call in calls)
+        assert len(processes_of(router, "a")) == 2
+
+
+def test_a_long_prompt_that_is_being_read_is_no_silence(tmp_path: Path) -> None:
+    """No token for three times the limit, but the slot tells that the prompt is being worked on: left alone."""
+    with routed(tmp_path, [Model("a", slots=2, first_byte_s=4.5)], **QUICK_STALL) as router:
+        prompt = [{"role": "user", "content": "long " * 400}]
+        calls = [router.chat("a", messages=prompt, stream=stream) for stream in (True, False)]
+        assert [call.status for call in calls] == [200, 200]
+        assert not router.events("ReplicaStalled")
+        assert len(processes_of(router, "a")) == 1
 
 
 @pytest.fixture(scope="module")

@@ -93,6 +93,8 @@ class Generation:
             script.die_at_request == self.serial or (script.die_on and script.die_on.encode() in self.request.body)
         ):
             self.service.die(script)
+        if script.die_once and self.service.ledger.count(f"died-{script.die_once}") == 1:
+            self.service.die(script)
         weight = weight_of(self.body)
         self.slots = self.service.slots.take(weight, self.conn.gone)
         if not self.slots:
@@ -141,6 +143,8 @@ class Generation:
         conversation = self.request.headers.get("x-conversation-id")
         if conversation and self.streaming:
             self.stream = self.service.streams[conversation] = Stream(conversation)
+        if self.script.stuck and self.service.faulty:
+            self._say_nothing()
         if self.script.ping_s and self.streaming:
             self.conn.open_stream(self.headers)
         self._wait(self.script.first_byte_s)
@@ -201,9 +205,7 @@ class Generation:
         if self.service.faulty and script.die_at_chunk == number:
             self.service.die(script)
         if script.silent_at_chunk == number and self.service.faulty:
-            self.note("silent")
-            while True:
-                self._wait(1.0)
+            self._say_nothing()
         if script.close_at_chunk == number:
             self.closed = True
             if script.close == "rst":
@@ -211,6 +213,12 @@ class Generation:
             elif script.close == "clean" and self.streaming:
                 self.conn.end_stream()
             raise Gone
+
+    def _say_nothing(self) -> None:
+        """Until the client leaves."""
+        self.note("silent")
+        while True:
+            self._wait(1.0)
 
     def _send(self, data: bytes) -> None:
         if not self.stream:

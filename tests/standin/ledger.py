@@ -42,9 +42,13 @@ class LedgerWriter:
 
     def count_load(self) -> int:
         """Counts the processes started for this model, this one included; 1 without a directory."""
+        return self.count(f"loads-{self.model}")
+
+    def count(self, what: str) -> int:
+        """Counts something across all processes, this time included."""
         if not self.directory:
             return 1
-        counter = os.open(f"{self.directory}/loads-{self.model.replace('/', '%')}", os.O_RDWR | os.O_CREAT, 0o600)
+        counter = os.open(f"{self.directory}/{what.replace('/', '%')}", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(counter, fcntl.LOCK_EX)
             os.lseek(counter, 0, os.SEEK_END)

@@ -35,6 +35,8 @@ class Script:
     """Instead of sending that chunk; an answer that does not stream dies at its first."""
     die_on: str = ""
     """When a body contains this text."""
+    die_once: str = ""
+    """On the arrival of a request with this mark, unless a process has died of the mark already."""
     last_words: str = ""
     """Lines printed to stderr just before."""
 
@@ -56,6 +58,8 @@ class Script:
     """SSE comments when nothing was sent for so long; they open the stream before its first chunk."""
     silent_at_chunk: int = 0
     """No chunk from this one on, while the process looks healthy."""
+    stuck: bool = False
+    """Never begins to answer, while the process looks healthy."""
     close_at_chunk: int = 0
     """Ends the connection instead of sending that chunk."""
     close: str = "fin"

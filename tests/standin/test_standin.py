@@ -170,6 +170,15 @@ def test_only_the_poisoned_request_kills(tmp_path: Path) -> None:
         assert standin.end()[0] == -11
 
 
+def test_a_mark_kills_only_once(tmp_path: Path) -> None:
+    """The first process that gets it dies, the second answers the same request."""
+    body = {"prompt": "a", "standin": {"die_once": "mark"}}
+    with StandIn(tmp_path).until_ready() as standin, pytest.raises(CutShort):
+        standin.call("POST", "/completion", body).read()
+    with StandIn(tmp_path).until_ready() as standin:
+        assert standin.call("POST", "/completion", body).status == 200
+
+
 def test_it_fails_its_first_loads_and_then_succeeds(tmp_path: Path) -> None:
     """Loads are counted across processes in the ledger's directory."""
     for _ in range(2):
