@@ -53,6 +53,13 @@ def test_golden_logs_can_be_read_for_ever(schema: str, stream: str) -> None:
         assert _kept(stored, msgspec.json.decode(encode_lines([event], 0)[0]))
 
 
+def test_every_type_stands_in_some_golden_log() -> None:
+    """A new type needs one too: `python -m tests.eventlog.samples tests/eventlog/golden/NEXT`; old ones stay."""
+    found = {type(event) for directory in GOLDEN.iterdir() for event in read(directory, stream="all")}
+
+    assert found == set(ALL)
+
+
 def _kept(stored: object, now: object) -> bool:
     """Whether all that is stored is still there; defaults that came later may be there too."""
     if isinstance(stored, dict) and isinstance(now, dict):
@@ -132,6 +139,11 @@ def test_the_chain_finds_a_lost_a_doubled_and_a_swapped_line() -> None:
     assert count_valid([a, a, b], 0)[0] == 1
     assert count_valid([b, a, c, d], 0)[0] == 0
     assert count_valid([a, c, b, d], 0)[0] == 1
+
+
+def test_a_checksum_alone_is_no_line() -> None:
+    """A line that says nothing would continue every chain."""
+    assert count_valid([b',"crc":"0000002a"}'], 42)[0] == 0
 
 
 def test_a_chain_can_be_made_anew_from_another_start() -> None:

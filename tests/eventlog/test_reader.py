@@ -241,12 +241,11 @@ def test_a_segment_that_is_sealed_or_removed_meanwhile(tmp_path: Path) -> None:
     found = read(tmp_path)
     first = next(found)
     seal_all(tmp_path)
-    list_segments(tmp_path, "events")[1].path.unlink()
+    gone = list_segments(tmp_path, "events")[1]
+    lost = list(read(gone.path))
+    gone.path.unlink()
 
-    events = said([first, *found])
-
-    assert events[-1] == written[-1]
-    assert 0 < len(events) < len(written)
+    assert said([first, *found]) == [event for event in written if event not in lost]
 
 
 def test_a_tail_waits_for_a_line_that_is_not_complete(tmp_path: Path) -> None:
