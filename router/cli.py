@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"llama-router {version('llama-router')}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     from eventlog.commands import add_commands as add_log_commands
+    from replay.commands import add_commands as add_replay_commands
 
     from router.admin_commands import add_admin_commands
     from router.demo import add_demo_command
@@ -59,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     add_admin_commands(verbs)
     add_logs_command(verbs, configured_log_dir)
     add_log_commands(verbs)
+    add_replay_commands(verbs, configured_log_dir)
     return parser
 
 

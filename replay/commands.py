@@ -1,0 +1,35 @@
+"""`llama-router replay ...` and `llama-router postmortem`: each verb in a module of its own, listed here.
+
+Every such module has `add_command(verbs, find_log)`, where `find_log` says where the log lies if nobody named one. What
+a verb needs is imported when it runs.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from replay import verify_command
+
+UNDER_REPLAY = (verify_command,)
+
+EPILOG = """\
+examples:
+  llama-router replay verify             are the log's decisions those that its facts lead to?
+
+exit codes: 0 done, 1 not done or not as it should be, 2 the command line is wrong
+"""
+
+
+def add_commands(verbs: Any, find_log: Callable[[], Path]) -> None:
+    """Add the verbs to a command line; each sets `run(args) -> exit code`."""
+    replay = verbs.add_parser(
+        "replay",
+        help="make the log's decisions again: verify, explain",
+        description="Make the decisions of an event log again, with the scheduler's own rules.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    under_replay = replay.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in UNDER_REPLAY:
+        module.add_command(under_replay, find_log)

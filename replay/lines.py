@@ -1,0 +1,59 @@
+"""The facts and decisions of a log as lines, not yet decoded, and whole blocks of them at a time.
+
+Counterpart: `eventlog.reader`, for events one by one. A torn tail ends a log; damage raises LogDamaged.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from eventlog.codec import decode
+from eventlog.errors import LogDamaged, LogError
+from eventlog.reader import segments_at
+from eventlog.scan import Scan, is_torn_tail
+from eventlog.segments import Segment
+
+TYPE_AT = len(b'{"type":"')
+"""Where the name of the type begins in every line."""
+
+QUOTE = ord('"')
+
+
+def type_of(line: bytes) -> bytes:
+    """The name of a line's type."""
+    return line[TYPE_AT : line.index(QUOTE, TYPE_AT)]
+
+
+def events_segments(path: Path) -> list[Segment]:
+    """The segments of facts and decisions under a path. Raises LogError if there are none."""
+    segments = segments_at(path, "events")
+    if not segments:
+        raise LogError(f"there is no log of facts and decisions at {path}: expected events-*.ndjson or .ndjson.gz")
+    return segments
+
+
+def blocks(path: Path, progress: Callable[[Segment], None] = lambda segment: None) -> Iterator[tuple[list[bytes], int]]:
+    """The valid lines of facts and decisions, about 1 MiB at a time, with the version of their schema.
+
+    `progress` hears of each segment begun. What retention removes meanwhile is left out.
+    """
+    segments = events_segments(path)
+    after_seq = 0
+    for segment in segments:
+        progress(segment)
+        scan = Scan(_as_it_is_now(segment))
+        with suppress(FileNotFoundError):
+            for lines in scan:
+                yield lines, scan.schema
+                after_seq = decode(lines[-1], scan.schema).seq
+        last = segment is segments[-1]
+        if scan.fault and not (last and (scan.incomplete or is_torn_tail(scan))):
+            raise LogDamaged(scan.segment.path, scan.end, after_seq, scan.fault)
+
+
+def _as_it_is_now(segment: Segment) -> Segment:
+    """A segment may have been sealed since it was listed."""
+    sealed = segment.path.with_name(segment.path.name + ".gz")
+    if segment.sealed or segment.path.exists():
+        return segment
+    return Segment(segment.stream, segment.first_seq, sealed)
