@@ -7,12 +7,14 @@ Counterpart: `writer` decides when to write, sync, cut and go on in another file
 import errno
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from eventlog.segments import UNFINISHED, Stream, fsync_directory
+from eventlog.codec import encode_lines
+from eventlog.events import Event, SegmentOpened
+from eventlog.segments import UNFINISHED, Stream, fsync_directory, segment_name
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _MODE = 0o640
@@ -94,3 +96,13 @@ def create_file(path: Path, data: bytes, *, sync: bool, before_rename: Callable[
             os.unlink(unfinished)
         raise
     return fd
+
+
+def create_segment(directory: Path, header: SegmentOpened, events: Sequence[Event] = (), *, sync: bool) -> SegmentFile:
+    """A new segment with its header and, perhaps, its first lines. Raises OSError, and then there is none."""
+    head, crc = encode_lines([header], int(header.chain, 16))
+    lines, crc = encode_lines(events, crc)
+    path = directory / segment_name(header.stream, header.seq)
+    fd = create_file(path, head + lines, sync=sync)
+    last_seq = events[-1].seq if events else header.seq - 1
+    return SegmentFile(header.stream, path, fd, len(head), Mark(len(head) + len(lines), crc), last_seq)

@@ -23,22 +23,15 @@ from typing import Literal
 import msgspec
 
 from eventlog.codec import count_valid, decode, encode_lines, rechain
-from eventlog.damaged import set_aside
 from eventlog.errors import LogError, LogUnavailable
 from eventlog.events import NO_STATE, Event, LogTruncated, SegmentOpened
-from eventlog.housekeeping import Housekeeper, Retention, read_header, remove_unfinished_copies
+from eventlog.housekeeping import Housekeeper, Retention, remove_unfinished_copies
 from eventlog.lock import lock_log
+from eventlog.opening import cut_torn_tail, finish_reopening, open_events, open_observations
 from eventlog.recover import Recovered, Torn, recover
 from eventlog.scan import write_synced
-from eventlog.segment_file import Mark, SegmentFile, create_file
-from eventlog.segments import (
-    SYNCED,
-    UNFINISHED,
-    Segment,
-    fsync_directory,
-    segment_name,
-    segment_of,
-)
+from eventlog.segment_file import Mark, SegmentFile, create_file, create_segment
+from eventlog.segments import SYNCED, fsync_directory, segment_name
 
 logger = logging.getLogger("llama_router.eventlog")
 
@@ -128,17 +121,17 @@ class LogWriter:
         lock = lock_log(directory)
         try:
             remove_unfinished_copies(directory)
-            _finish_reopening(directory)
+            finish_reopening(directory)
             recovered = recover(directory)
             sync = durability != "never"
             for torn in recovered.truncated:
-                _cut(torn)
+                cut_torn_tail(torn)
             writer = cls(
                 directory,
                 lock,
                 recovered,
-                _open_events(directory, recovered, sync),
-                _open_observations(recovered),
+                open_events(directory, recovered, sync),
+                open_observations(recovered),
                 durability=durability,
                 segment_bytes=segment_bytes,
                 retention=Retention(keep_bytes, keep_us),
@@ -236,7 +229,7 @@ class LogWriter:
             self._sync_before_roll(old)
             header = self._header(self.next_seq, old.end.crc, self._checkpoint())
             try:
-                new = _create(self.directory, header, sync=self._durability != "never")
+                new = create_segment(self.directory, header, sync=self._durability != "never")
             except OSError as error:
                 # Nothing is lost: the old segment is whole, and can take more.
                 self._roll_at += max(1, self._segment_bytes // 16)
@@ -388,7 +381,7 @@ class LogWriter:
             stream="observations",
             chain=f"{self._observations_crc:08x}",
         )
-        new = _create(self.directory, header, observations, sync=False)
+        new = create_segment(self.directory, header, observations, sync=False)
         with self._files:
             self._observations = new
         return new
@@ -488,69 +481,6 @@ def _check_order(events: Sequence[Event], last_seq: int) -> None:
                 "stamp events with LogWriter.next_seq right before they are appended"
             )
         last_seq = event.seq
-
-
-def _create(directory: Path, header: SegmentOpened, events: Sequence[Event] = (), *, sync: bool) -> SegmentFile:
-    head, crc = encode_lines([header], int(header.chain, 16))
-    lines, crc = encode_lines(events, crc)
-    path = directory / segment_name(header.stream, header.seq)
-    fd = create_file(path, head + lines, sync=sync)
-    last_seq = events[-1].seq if events else header.seq - 1
-    return SegmentFile(header.stream, path, fd, len(head), Mark(len(head) + len(lines), crc), last_seq)
-
-
-def _open_events(directory: Path, recovered: Recovered, sync: bool) -> SegmentFile:
-    tip = recovered.tip
-    if tip.segment is None:
-        header = SegmentOpened(
-            seq=recovered.last_seq + 1,
-            at_us=recovered.last_at_us,
-            run=recovered.last_run,
-            stream="events",
-            chain=f"{tip.crc:08x}",
-        )
-        return _create(directory, header, sync=sync)
-    mark = Mark(tip.size, tip.crc)
-    return SegmentFile.resume("events", tip.segment.path, tip.header_end, mark, recovered.last_seq)
-
-
-def _open_observations(recovered: Recovered) -> SegmentFile | None:
-    tip = recovered.observations_tip
-    if tip.segment is None:
-        return None
-    mark = Mark(tip.size, tip.crc)
-    return SegmentFile.resume("observations", tip.segment.path, tip.header_end, mark, recovered.last_seq)
-
-
-def _cut(torn: Torn) -> None:
-    path = torn.segment.path
-    if torn.keep:
-        set_aside(path, torn.offset)
-    if torn.offset:
-        os.truncate(path, torn.offset)
-    else:
-        path.unlink()
-
-
-def _finish_reopening(directory: Path) -> None:
-    """A segment that was complete but did not get its name: take it if it goes on where the log ends, else drop it."""
-    for name in sorted(os.listdir(directory)):
-        segment = segment_of(directory / name.removesuffix(UNFINISHED))
-        if segment is None or not name.endswith(UNFINISHED):
-            continue
-        unfinished = directory / name
-        header = read_header(Segment(segment.stream, segment.first_seq, unfinished))
-        continues = (
-            header is not None
-            and segment.stream == "events"
-            and not segment.path.exists()
-            and recover(directory).tip.crc == int(header.chain, 16)
-        )
-        if continues:
-            os.replace(unfinished, segment.path)
-            logger.warning("took over %s, which the router had no time to finish", segment.path.name)
-        else:
-            unfinished.unlink()
 
 
 def _read_header_line(segment: SegmentFile) -> bytes:
