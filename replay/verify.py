@@ -252,6 +252,8 @@ class _Proof:
             return
         kind: Kind = "extra" if expected is None else "other"
         ours = None if expected is None else codec.decode(expected + b"}")
+        self.result.decisions += 1
+        self.last_seq = recorded.seq
         self._follow_the_record(recorded.seq)
         self._differs(kind, recorded, recorded=recorded, recomputed=ours)
         self._fold(recorded)
