@@ -129,11 +129,13 @@ def spread(workload: Workload, models: list[str]) -> Workload:
     return msgspec.structs.replace(workload, calls=calls, settings=settings, notes=(*workload.notes, note))
 
 
-def renumbered(calls: Iterable[Call]) -> tuple[Call, ...]:
-    """Numbers from 1 in order of arrival; a call whose predecessor is gone comes at its recorded time."""
+def renumbered(calls: Iterable[Call], start_us: int = 0) -> tuple[Call, ...]:
+    """Numbers from 1 in order of arrival, times from `start_us` on.
+
+    A call whose predecessor is gone comes at its recorded time.
+    """
     ordered = sorted(calls, key=lambda call: (call.at_us, call.number))
     numbers = {call.number: number for number, call in enumerate(ordered, 1)}
-    start_us = ordered[0].at_us if ordered else 0
     return tuple(
         msgspec.structs.replace(
             call, number=numbers[call.number], after=numbers.get(call.after, 0), at_us=call.at_us - start_us

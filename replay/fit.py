@@ -1,0 +1,175 @@
+"""Costs, measured in a log: least squares over the requests that came to their end.
+
+A phase of a request took `(fixed + tokens * per token) * (1 + same * a + other * b + elsewhere * c)`, where a, b and c
+are the neighbours that it had on average: in the same phase, in the other one, and in other replicas. Both factors
+are linear once the other is known, so they are solved for in turn. No coefficient may be negative.
+"""
+
+from collections.abc import Sequence
+
+from replay.costs import Costs, ModelCosts, Phase
+from replay.recorded import Durations, Service
+
+SAMPLES_MIN = 8
+"""Models with fewer requests are measured together with all others."""
+ROUNDS = 12
+_NEIGHBOURS = tuple[float, float, float]
+
+
+def fit(durations: Durations, source: str) -> Costs:
+    """What every model of a recording cost; the default is that of all of them together."""
+    services = [service for service in durations.services if service.ended_us > service.begun_us]
+    neighbours = _neighbours(services)
+    together = _fit_model(services, neighbours, durations, "", ModelCosts())
+    models = {}
+    for model in sorted({*durations.loads_us, *(service.model for service in services)}):
+        models[model] = _fit_model(services, neighbours, durations, model, together)
+    return Costs(models=models, default=together, source=source)
+
+
+def _fit_model(
+    services: Sequence[Service],
+    neighbours: Sequence[tuple[_NEIGHBOURS, _NEIGHBOURS]],
+    durations: Durations,
+    model: str,
+    fallback: ModelCosts,
+) -> ModelCosts:
+    """Of one model, or of all with an empty name; what is not known comes from the fallback."""
+    prompts: list[tuple[float, float, _NEIGHBOURS]] = []
+    answers: list[tuple[float, float, _NEIGHBOURS]] = []
+    for service, (in_prompt, in_answer) in zip(services, neighbours, strict=True):
+        if not service.whole or model not in ("", service.model) or service.first_us < 0:
+            continue
+        if service.read_tokens >= 0:
+            prompts.append((service.first_us - service.begun_us, service.read_tokens, in_prompt))
+        if service.made_tokens > 1 and service.ended_us > service.first_us:
+            answers.append((service.ended_us - service.first_us, service.made_tokens - 1, in_answer))
+    every_load = [load_us for loads_us in durations.loads_us.values() for load_us in loads_us]
+    every_stop = [stop_us for stops_us in durations.stops_us.values() for stop_us in stops_us]
+    return ModelCosts(
+        slots=durations.slots.get(model, max(durations.slots.values(), default=fallback.slots)),
+        loads_us=tuple(durations.loads_us.get(model, [] if model else every_load)) or fallback.loads_us,
+        stops_us=tuple(durations.stops_us.get(model, [] if model else every_stop)) or fallback.stops_us,
+        prefill=_fit_phase(prompts, has_fixed=True) or fallback.prefill,
+        decode=_fit_phase(answers, has_fixed=False) or fallback.decode,
+        metadata_us=_median(durations.metadata_us) or fallback.metadata_us,
+        release_us=_median(durations.releases_us) or fallback.release_us,
+    )
+
+
+def _fit_phase(samples: Sequence[tuple[float, float, _NEIGHBOURS]], *, has_fixed: bool) -> Phase | None:
+    """(took_us, tokens, neighbours) -> costs; None with too few samples."""
+    if len(samples) < SAMPLES_MIN:
+        return None
+    slowing = [0.0, 0.0, 0.0]
+    fixed_us = token_us = 0.0
+    for _ in range(ROUNDS):
+        works = []
+        for took_us, tokens, near in samples:
+            slowdown = 1.0 + sum(share * count for share, count in zip(slowing, near, strict=True))
+            works.append(([1.0 if has_fixed else 0.0, tokens], took_us / slowdown))
+        fixed_us, token_us = solve_nonnegative([row for row, _ in works], [value for _, value in works])
+        alone = [fixed_us + token_us * tokens for _, tokens, _ in samples]
+        slowing = solve_nonnegative(
+            [[work * count for count in near] for work, (_, _, near) in zip(alone, samples, strict=True)],
+            [took_us - work for work, (took_us, _, _) in zip(alone, samples, strict=True)],
+        )
+    return Phase(fixed_us=fixed_us, token_us=token_us, same=slowing[0], other=slowing[1], elsewhere=slowing[2])
+
+
+def solve_nonnegative(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
+    """Least squares by the normal equations; what would be negative is left out (as 0), worst first."""
+    width = len(rows[0])
+    products = [[sum(row[i] * row[j] for row in rows) for j in range(width)] for i in range(width)]
+    right = [sum(row[i] * value for row, value in zip(rows, values, strict=True)) for i in range(width)]
+    # A little of each diagonal keeps features that never vary, or never occur, from blowing up.
+    scale = max(products[i][i] for i in range(width)) or 1.0
+    kept = [i for i in range(width) if products[i][i] > 1e-12 * scale]
+    while kept:
+        solution = _solve(
+            [[products[i][j] * (1.0 + 1e-9 * (i == j)) for j in kept] for i in kept], [right[i] for i in kept]
+        )
+        worst = min(range(len(kept)), key=lambda place: solution[place])
+        if solution[worst] >= 0:
+            found = dict(zip(kept, solution, strict=True))
+            return [found.get(i, 0.0) for i in range(width)]
+        del kept[worst]
+    return [0.0] * width
+
+
+def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """Gauss with pivots."""
+    size = len(right)
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for column in range(size):
+        pivot = max(range(column, size), key=lambda row: abs(rows[row][column]))
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        if not rows[column][column]:
+            rows[column][column] = 1.0
+        for row in range(size):
+            if row != column:
+                factor = rows[row][column] / rows[column][column]
+                rows[row] = [a - factor * b for a, b in zip(rows[row], rows[column], strict=True)]
+    return [rows[place][size] / rows[place][place] for place in range(size)]
+
+
+def _neighbours(services: Sequence[Service]) -> list[tuple[_NEIGHBOURS, _NEIGHBOURS]]:
+    """For each service, who was there on average while it read, and while it made tokens.
+
+    One sweep over all beginnings and ends, keeping integrals over time of how many are in each phase.
+    """
+    moments: list[tuple[int, int, int]] = []
+    for place, service in enumerate(services):
+        first_us = service.first_us if service.first_us >= 0 else service.ended_us
+        moments += [(service.begun_us, 0, place), (first_us, 1, place), (service.ended_us, 2, place)]
+    moments.sort()
+    now: dict[str, list[int]] = {}
+    """Per replica: slots that read, slots that make tokens."""
+    area: dict[str, list[float]] = {}
+    since: dict[str, int] = {}
+    total, total_area, total_since = 0, 0.0, 0
+    marks: list[list[tuple[float, float, float]]] = [[] for _ in services]
+    for at_us, kind, place in moments:
+        service = services[place]
+        here = now.setdefault(service.replica, [0, 0])
+        areas = area.setdefault(service.replica, [0.0, 0.0])
+        passed_us = at_us - since.get(service.replica, at_us)
+        areas[0] += here[0] * passed_us
+        areas[1] += here[1] * passed_us
+        since[service.replica] = at_us
+        total_area += total * (at_us - total_since)
+        total_since = at_us
+        marks[place].append((areas[0], areas[1], total_area))
+        if kind == 0:
+            here[0] += service.weight
+            total += service.weight
+        elif kind == 1:
+            here[0] -= service.weight
+            here[1] += service.weight
+        else:
+            here[1] -= service.weight
+            total -= service.weight
+    found = []
+    for service, (begun, first, ended) in zip(services, marks, strict=True):
+        first_us = service.first_us if service.first_us >= 0 else service.ended_us
+        found.append(
+            (
+                _mean(begun, first, first_us - service.begun_us, 0),
+                _mean(first, ended, service.ended_us - first_us, 1),
+            )
+        )
+    return found
+
+
+def _mean(before: tuple[float, float, float], after: tuple[float, float, float], us: int, phase: int) -> _NEIGHBOURS:
+    """Neighbours besides the one itself (one slot of its own is not counted) between two marks."""
+    if us <= 0:
+        return (0.0, 0.0, 0.0)
+    reading, making, everywhere = ((b - a) / us for a, b in zip(before, after, strict=True))
+    same, other = (reading, making) if phase == 0 else (making, reading)
+    return (max(0.0, same - 1.0), other, max(0.0, everywhere - reading - making))
+
+
+def _median(values: Sequence[int]) -> int:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if ordered else 0

@@ -1,0 +1,321 @@
+"""A run as it stands in a log: the workload that came, what became of it, and what everything took.
+
+`fit` makes costs of the durations, `simulate` compares its own outcomes with those that were recorded.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from eventlog import events as e
+from eventlog.reader import read
+from eventlog.settings import SchedulerSettings
+from replay.measures import Measures, Outcome, Tally, measure
+from replay.workload import Block, Call, Happening, Workload, WorkloadError, renumbered
+from router.scheduler import restore
+
+
+class Service(msgspec.Struct, kw_only=True):
+    """One generation, dispatched and finished: when its phases were, and how much work they were."""
+
+    model: str
+    replica: str
+    begun_us: int
+    first_us: int
+    """End of the prompt; -1 where nothing tells it from the rest."""
+    ended_us: int
+    read_tokens: int
+    """Of the prompt, those that no cache had; -1 when unknown."""
+    made_tokens: int
+    weight: int = 1
+    whole: bool = True
+    """It came to its end; else it was cut off, and only says that it was there."""
+
+
+class Durations(msgspec.Struct, kw_only=True):
+    """What things took."""
+
+    loads_us: dict[str, list[int]] = {}
+    stops_us: dict[str, list[int]] = {}
+    slots: dict[str, int] = {}
+    releases_us: list[int] = []
+    metadata_us: list[int] = []
+    services: list[Service] = []
+
+
+class Recording(msgspec.Struct, kw_only=True):
+    """One run of a log."""
+
+    run: int
+    workload: Workload
+    durations: Durations
+    outcomes: list[Outcome]
+    tally: Tally
+
+    def measures(self) -> Measures:
+        return measure(self.outcomes, self.tally)
+
+
+def read_recording(path: Path, run: int | None = None) -> Recording:
+    """The run with this number or, of all in the log, the one with most requests. Raises WorkloadError, LogError."""
+    readers: dict[int, _Reader] = {}
+    reader: _Reader | None = None
+    for event in read(path, stream="events"):
+        if isinstance(event, e.SegmentOpened):
+            if reader is None and event.state:
+                state = restore(event.state)
+                reader = readers[state.run] = _Reader(state.run, state.settings, state.now_us)
+                reader.notes.append("the log begins in the middle of the run: models load anew")
+            continue
+        if isinstance(event, e.RouterStarted):
+            reader = readers[event.run] = _Reader(event.run, event.config, event.at_us)
+        if reader is not None:
+            reader.take(event)
+    if run is None and readers:
+        run = max(readers, key=lambda number: (len(readers[number].arrivals), number))
+    if run is None or run not in readers:
+        there = ", ".join(map(str, readers)) or "none"
+        raise WorkloadError(f"{path} holds no run {run if run is not None else ''}; its runs: {there}")
+    if not readers[run].arrivals:
+        raise WorkloadError(f"{path}: run {run} served no request")
+    return readers[run].recording(path, more_runs=len(readers) - 1)
+
+
+class _Reader:
+    """Takes the events of one run."""
+
+    def __init__(self, run: int, settings: SchedulerSettings, start_us: int) -> None:
+        self.run = run
+        self.settings = settings
+        self.start_us = start_us
+        self.arrivals: dict[int, e.RequestArrived] = {}
+        self.outcomes: dict[int, Outcome] = {}
+        self.finished: dict[int, e.RequestFinished] = {}
+        self.cancelled: dict[int, e.RequestCancelled] = {}
+        self.services: list[Service] = []
+        self.running: dict[int, e.RequestDispatched] = {}
+        self.durations = Durations()
+        self.tally = Tally()
+        self.models: dict[str, str] = {}
+        """Replica to model."""
+        self.ordered_us: dict[str, int] = {}
+        self.stopping_us: dict[str, int] = {}
+        self.happenings: list[tuple[int, Happening]] = []
+        self.misfortunes = 0
+        self.notes: list[str] = []
+
+    def take(self, event: e.Event) -> None:
+        match event:
+            case e.RequestArrived():
+                self.arrivals[event.rid] = event
+                self.outcomes[event.rid] = Outcome(
+                    model=event.model,
+                    client=event.client,
+                    arrived_us=event.arrived_us,
+                    prompt_tokens=event.prompt_tokens,
+                    is_generation=event.work == "generation",
+                )
+            case e.RequestDispatched():
+                self.running[event.rid] = event
+                self.tally.overtakes += event.overtook
+                outcome = self.outcomes.get(event.rid)
+                if outcome is not None and outcome.dispatched_us < 0:
+                    outcome.dispatched_us = event.at_us
+            case e.RequestFinished():
+                self._finished(event)
+            case e.RequestCancelled():
+                self._cancelled(event)
+            case e.RequestFailed() | e.RequestRejected():
+                self.running.pop(event.rid, None)
+                self._end(event.rid, "failed", event.at_us)
+            case e.SlotReleased():
+                self.durations.releases_us.append(event.took_us)
+            case e.SwapBegun():
+                self.tally.evictions += len(event.victims)
+                if event.target:
+                    self.tally.loads += 1
+                    self.tally.forced += event.why == "forced"
+            case e.ReplicaSpawnOrdered():
+                self.models[event.replica] = event.model
+                self.ordered_us[event.replica] = event.at_us
+            case e.ReplicaReady():
+                self._ready(event)
+            case e.ReplicaStopOrdered():
+                self.stopping_us[event.replica] = event.at_us
+            case e.ReplicaStopped():
+                model = self.models.get(event.replica)
+                if model is not None and event.replica in self.stopping_us:
+                    took_us = event.at_us - self.stopping_us.pop(event.replica)
+                    self.durations.stops_us.setdefault(model, []).append(took_us)
+            case e.ReplicaCrashed() | e.ReplicaLoadFailed() | e.ReplicaStalled():
+                self.misfortunes += 1
+            case e.LoadWished() | e.AdminUnload() | e.AdminDrain() | e.AdminGpu() | e.ConfigLoaded():
+                self.happenings.append((event.at_us, event))
+
+    def _ready(self, event: e.ReplicaReady) -> None:
+        model = self.models.get(event.replica)
+        if model is None:
+            return
+        took_us = event.at_us - self.ordered_us[event.replica]
+        self.tally.load_us += took_us
+        self.durations.loads_us.setdefault(model, []).append(took_us)
+        self.durations.slots[model] = event.slots
+
+    def _finished(self, event: e.RequestFinished) -> None:
+        order = self.running.pop(event.rid, None)
+        outcome = self.outcomes.get(event.rid)
+        self._end(event.rid, "finished", event.at_us)
+        if order is None or outcome is None or order.replica != event.replica:
+            return
+        self.finished[event.rid] = event
+        if not outcome.is_generation:
+            self.durations.metadata_us.append(event.at_us - order.at_us)
+            return
+        prompt, made = prompt_tokens_of(self.arrivals[event.rid], event), made_tokens_of(event)
+        timing = event.timing
+        first_us = -1
+        if timing.predicted_us >= 0:
+            first_us = max(order.at_us, event.at_us - timing.predicted_us)
+        elif event.first_token_us >= 0 and self.arrivals[event.rid].stream:
+            first_us = order.at_us + event.first_token_us
+        outcome.prompt_tokens = prompt
+        outcome.output_tokens = made
+        outcome.cached_tokens = max(0, timing.cache_n, event.cached_tokens)
+        outcome.first_us = event.at_us if first_us < 0 else first_us
+        if event.status < 400:
+            read_tokens = timing.prompt_n if timing.prompt_n >= 0 else prompt - outcome.cached_tokens
+            self._serviced(order, outcome, first_us, event.at_us, read_tokens, made, whole=True)
+
+    def _cancelled(self, event: e.RequestCancelled) -> None:
+        order = self.running.pop(event.rid, None)
+        outcome = self.outcomes.get(event.rid)
+        if outcome is None:
+            return
+        self.cancelled[event.rid] = event
+        self._end(event.rid, "cancelled", event.at_us)
+        if order is not None and outcome.is_generation:
+            first_us = event.at_us if not event.frames else -1
+            self._serviced(order, outcome, first_us, event.at_us, -1, -1, whole=False)
+
+    def _serviced(
+        self,
+        order: e.RequestDispatched,
+        outcome: Outcome,
+        first_us: int,
+        ended_us: int,
+        read_tokens: int,
+        made_tokens: int,
+        *,
+        whole: bool,
+    ) -> None:
+        self.durations.services.append(
+            Service(
+                model=outcome.model,
+                replica=order.replica,
+                begun_us=order.at_us,
+                first_us=first_us,
+                ended_us=ended_us,
+                read_tokens=read_tokens,
+                made_tokens=made_tokens,
+                weight=max(1, order.weight),
+                whole=whole,
+            )
+        )
+
+    def _end(self, rid: int, end: str, at_us: int) -> None:
+        outcome = self.outcomes.get(rid)
+        if outcome is not None:
+            outcome.end = end
+            outcome.ended_us = at_us
+
+    # --- the workload ---
+
+    def recording(self, path: Path, more_runs: int) -> Recording:
+        ordered = sorted(self.arrivals.values(), key=lambda arrival: (arrival.arrived_us, arrival.rid))
+        made = _typical([made_tokens_of(finished) for finished in self.finished.values()])
+        start_us = min(self.start_us, ordered[0].arrived_us)
+        calls = renumbered((self._call(arrival, made) for arrival in ordered), start_us)
+        notes = [f"run {self.run} of the log", *self.notes]
+        if more_runs:
+            notes.append(f"{more_runs} other runs left out")
+        if self.misfortunes:
+            notes.append(f"{self.misfortunes} crashes, failed loads and stalls of the recording do not happen again")
+        open_calls = sum(not outcome.end for outcome in self.outcomes.values())
+        if open_calls:
+            notes.append(f"{open_calls} requests without an end in the log are taken to be like the others")
+        workload = Workload(
+            calls=calls,
+            settings=self.settings,
+            happenings=tuple((max(0, at_us - start_us), what) for at_us, what in self.happenings),
+            source=str(path),
+            notes=tuple(notes),
+        )
+        return Recording(
+            run=self.run,
+            workload=workload,
+            durations=self.durations,
+            outcomes=[self.outcomes[arrival.rid] for arrival in ordered],
+            tally=self.tally,
+        )
+
+    def _call(self, arrival: e.RequestArrived, typical_tokens: int) -> Call:
+        finished = self.finished.get(arrival.rid)
+        prompt_tokens, output_tokens = arrival.prompt_tokens, arrival.max_tokens or typical_tokens
+        if finished is not None:
+            prompt_tokens, output_tokens = prompt_tokens_of(arrival, finished), made_tokens_of(finished)
+        leaves_after_us, leaves_after_tokens = -1, -1
+        cancelled = self.cancelled.get(arrival.rid)
+        if cancelled is not None and cancelled.frames:
+            leaves_after_tokens = cancelled.frames
+            output_tokens = max(output_tokens, cancelled.frames + 1)
+        elif cancelled is not None:
+            leaves_after_us = max(0, cancelled.at_us - arrival.arrived_us)
+        after, think_us = 0, 0
+        before = self.outcomes.get(arrival.after_rid)
+        if before is not None and 0 <= before.ended_us <= arrival.arrived_us:
+            after, think_us = arrival.after_rid, arrival.arrived_us - before.ended_us
+        return Call(
+            number=arrival.rid,
+            at_us=arrival.arrived_us,
+            model=arrival.model,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            prefix=_in_tokens(arrival.prefix, arrival.prompt_bytes, prompt_tokens),
+            after=after,
+            think_us=think_us,
+            body_us=max(0, arrival.at_us - arrival.arrived_us),
+            leaves_after_us=leaves_after_us,
+            leaves_after_tokens=leaves_after_tokens,
+            work=arrival.work,
+            slots_wanted=arrival.slots_wanted,
+            priority=arrival.priority,
+            key=arrival.key,
+            client=arrival.client,
+            conversation=arrival.conversation,
+        )
+
+
+def prompt_tokens_of(arrival: e.RequestArrived, finished: e.RequestFinished) -> int:
+    if finished.timing.prompt_n >= 0 and finished.timing.cache_n >= 0:
+        return finished.timing.prompt_n + finished.timing.cache_n
+    return finished.prompt_tokens if finished.prompt_tokens >= 0 else arrival.prompt_tokens
+
+
+def made_tokens_of(finished: e.RequestFinished) -> int:
+    for count in (finished.timing.predicted_n, finished.completion_tokens, finished.frames):
+        if count >= 0:
+            return count
+    return 0
+
+
+def _in_tokens(prefix: Iterable[e.PrefixBlock], prompt_bytes: int, prompt_tokens: int) -> tuple[Block, ...]:
+    """The log counts a prefix in bytes; tokens are taken to be spread evenly over them."""
+    blocks = list(prefix)
+    whole = max(prompt_bytes, blocks[-1].bytes if blocks else 0)
+    return tuple((block.hash, block.bytes * prompt_tokens // whole) for block in blocks if whole)
+
+
+def _typical(counts: list[int]) -> int:
+    ordered = sorted(counts)
+    return ordered[len(ordered) // 2] if ordered else 0
