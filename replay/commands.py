@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from replay import verify_command
+from replay import import_command, simulate_command, verify_command
 
-UNDER_REPLAY = (verify_command,)
+UNDER_REPLAY = (verify_command, simulate_command, import_command)
 
 EPILOG = """\
 examples:
   llama-router replay verify             are the log's decisions those that its facts lead to?
+  llama-router replay simulate --set QUEUE_HEAD_GRACE=30    the same traffic under another setting
 
 exit codes: 0 done, 1 not done or not as it should be, 2 the command line is wrong
 """

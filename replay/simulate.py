@@ -1,0 +1,147 @@
+"""Simulate a workload under its own settings, compare with what was recorded, and only then under others.
+
+    source = load_source([Path("log")])
+    result = simulate(source, sets=["QUEUE_HEAD_GRACE=30"])
+
+Counterpart: `verify` demands the recorded decisions; here the world is pretended, so that decisions may differ.
+"""
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from eventlog.segments import segment_of
+from eventlog.settings import SchedulerSettings
+from replay.alternatives import changed, differences
+from replay.costs import Costs
+from replay.fit import fit
+from replay.importers import Format, read_traces
+from replay.measures import Measures
+from replay.recorded import read_recording
+from replay.workload import Workload, read_workload
+from replay.world import World
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be simulated, and what is known of it."""
+
+    workload: Workload
+    costs: Costs
+    recorded: Measures | None = None
+    """What really happened, where the source is a log that was not thinned, stretched or cut."""
+
+
+class Error(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the simulator is from what was recorded, in one measure; `share` is of the recorded value."""
+
+    measure: str
+    recorded: float
+    simulated: float
+    share: float
+
+
+class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+    """A simulation's result."""
+
+    source: str
+    notes: tuple[str, ...]
+    seed: int
+    costs: str
+    settings: SchedulerSettings
+    errors: tuple[Error, ...] = ()
+    """Of the simulator, under the recorded settings; empty where nothing was recorded."""
+    baseline: Measures
+    alternative: Measures | None = None
+    sets: tuple[str, ...] = ()
+    """In what the alternative differs."""
+
+
+def load_source(
+    sources: Sequence[str], *, kind: Format | None = None, run: int | None = None, base: Sequence[str] = ()
+) -> Source:
+    """A log of ours, a workload file, or traces; `base` are settings for what has none of its own.
+
+    Raises WorkloadError, LogError, OSError.
+    """
+    path = Path(sources[0])
+    if kind is None and len(sources) == 1:
+        if path.is_dir() or segment_of(path) is not None:
+            recording = read_recording(path, run)
+            return Source(
+                workload=based(recording.workload, base),
+                costs=fit(recording.durations, "measured in the log"),
+                recorded=None if base else recording.measures(),
+            )
+        if path.is_file() and _is_workload(path):
+            return Source(workload=based(read_workload(path), base), costs=Costs())
+    return Source(workload=based(read_traces(sources, kind), base), costs=Costs())
+
+
+def _is_workload(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(18).startswith(b'{"type":"Workload"')
+
+
+def based(workload: Workload, base: Sequence[str]) -> Workload:
+    """With other settings to begin with, which is noted."""
+    if not base:
+        return workload
+    settings = changed(workload.settings, base)
+    note = f"settings: {' '.join(differences(workload.settings, settings)) or 'as they were'}"
+    return msgspec.structs.replace(workload, settings=settings, notes=(*workload.notes, note))
+
+
+def run_once(workload: Workload, costs: Costs, sets: Sequence[str] = (), seed: int = 0) -> Measures:
+    """One run in virtual time."""
+    with _no_collector():
+        return World(workload, costs, change=partial(changed, sets=sets), seed=seed).run()
+
+
+def simulate(source: Source, *, sets: Sequence[str] = (), seed: int = 0) -> Simulated:
+    """The settings as they are, the simulator's error, then the alternative."""
+    workload = source.workload
+    other = changed(workload.settings, sets)
+    baseline = run_once(workload, source.costs, seed=seed)
+    return Simulated(
+        source=workload.source,
+        notes=workload.notes,
+        seed=seed,
+        costs=source.costs.source,
+        settings=workload.settings,
+        errors=errors(source.recorded, baseline) if source.recorded is not None else (),
+        baseline=baseline,
+        alternative=run_once(workload, source.costs, sets, seed) if sets else None,
+        sets=tuple(differences(workload.settings, other)),
+    )
+
+
+COMPARED = ("wait_mean_s", "wait_p95_s", "ttft_mean_s", "swaps", "load_s", "cached_share", "makespan_s")
+
+
+def errors(recorded: Measures, simulated: Measures) -> tuple[Error, ...]:
+    """Measure by measure. A value of nothing that was simulated as something is off by all of it."""
+    found = []
+    for name in COMPARED:
+        real, pretended = float(getattr(recorded, name)), float(getattr(simulated, name))
+        share = (pretended - real) / real if real else float(pretended != real)
+        found.append(Error(measure=name, recorded=real, simulated=pretended, share=share))
+    return tuple(found)
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """A run makes millions of small objects and no cycles: the collector would only look at them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+__all__ = ["Error", "Simulated", "Source", "based", "errors", "load_source", "run_once", "simulate"]
