@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests import left_logs
 from tests.standin.client import Call
 from tests.standin.gpu import GpuMemory, alive
 from tests.standin.ledger import Ledger, polls
@@ -163,16 +164,19 @@ class RouterProcess:
         assert self.process
         self.process.terminate()
         try:
-            return self.process.wait(deadline_s)
+            code = self.process.wait(deadline_s)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"the router did not stop within {deadline_s} s:\n{self.words()}") from None
+        left_logs.left(self.log_dir)
+        return code
 
     def kill(self) -> None:
         """SIGKILL, as a crash of the router."""
         assert self.process
         self.process.kill()
         self.process.wait()
+        left_logs.left(self.log_dir)
 
     def children(self) -> list[int]:
         """Pids of all stand-ins, their grandchildren included, that are alive."""
