@@ -18,6 +18,7 @@ def routed(folder: Path, models: Sequence[Model], **settings: Any) -> Iterator[R
     with RouterProcess(folder, models, **settings) as router:
         yield router
     every_request_has_one_outcome(router)
+    it_found_no_fault_with_itself(router)
     nobody_is_sent_to_a_stopping_server(router.ledger)
     slots_are_never_exceeded(
         router.ledger, {str(model.file(folder)): int(model.preset["parallel"]) for model in models}
@@ -28,6 +29,12 @@ def every_request_has_one_outcome(router: RouterProcess) -> None:
     arrived = Counter(event["rid"] for event in router.events("RequestArrived"))
     ended = Counter(event["rid"] for event in router.events(*OUTCOMES))
     assert arrived == ended, f"arrived and ended differ: {arrived - ended} / {ended - arrived}"
+
+
+def it_found_no_fault_with_itself(router: RouterProcess) -> None:
+    """Whatever others did, the router has no error of its own to report."""
+    own = [line for line in router.words().splitlines() if " ERROR " in line or line.startswith("Traceback")]
+    assert not own, "\n".join(own)
 
 
 def nobody_is_sent_to_a_stopping_server(ledger: Ledger) -> None:

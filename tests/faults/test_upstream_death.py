@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.checks import processes_of, routed
+from tests.standin.client import CutShort
 from tests.standin.fixtures import ROUTES, WHOLE_ROUTES, Model, RouterProcess
 
 LAST_EVENTS = ("[DONE]", "message_stop", "response.completed", '"stop": true', "transcript.text.done")
@@ -64,6 +65,26 @@ def test_a_request_that_had_not_begun_is_sent_again(router: RouterProcess, path:
     assert call.read()
     assert len(processes_of(router, "a")) == processes + 1
     assert len(router.events("RequestRequeued")) == requeued + 1
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_stream_that_stops_in_order_but_in_the_middle_is_no_success(router: RouterProcess, path: str) -> None:
+    """A server that is told to stop ends its streams with a proper end of the body, and without their last event."""
+    until_served(router)
+    call = router.post(path, "a", stream=True, standin={"close_at_chunk": 4, "close": "clean"})
+    seen, proper = call.frames_to_the_end()
+    assert sum("w3 " in frame for frame in seen) == 1
+    assert not proper
+    assert "upstream_crashed" in seen[-1]
+
+
+@pytest.mark.parametrize("path", ROUTES + WHOLE_ROUTES)
+def test_half_of_an_answer_is_no_success(router: RouterProcess, path: str) -> None:
+    """The head promises 4000 bytes and 2000 come: the client must notice, whatever was passed on already."""
+    until_served(router)
+    call = router.post(path, "a", standin={"close_at_chunk": 1, "close": "half"})
+    with pytest.raises(CutShort):
+        call.read()
 
 
 @pytest.mark.parametrize("path", ROUTES + WHOLE_ROUTES)

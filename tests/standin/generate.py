@@ -212,6 +212,8 @@ class Generation:
                 self.conn.reset()
             elif script.close == "clean" and self.streaming:
                 self.conn.end_stream()
+            elif script.close == "half" and not self.streaming:
+                self.conn.answer_half(self.headers)
             raise Gone
 
     def _say_nothing(self) -> None:

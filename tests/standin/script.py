@@ -63,7 +63,8 @@ class Script:
     close_at_chunk: int = 0
     """Ends the connection instead of sending that chunk."""
     close: str = "fin"
-    """How: `fin` without the end of the body, `rst`, or `clean` with the end of the body but no last event."""
+    """How: `fin` without the end of the body, `rst`, `clean` with the end of the body but no last event, or `half`:
+    half of the body that an answer in one piece has promised."""
     status: int = 0
     """Answers this error status."""
     error: str = "the stand-in was told to fail"
