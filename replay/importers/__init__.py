@@ -56,7 +56,10 @@ def read_traces(sources: Sequence[str], kind: Format | None = None) -> Workload:
         attribution = IMPORTERS[this].attribution
         said.append(f"{path.name} ({this}{': ' + attribution if attribution else ''})")
     models = {call.model: ModelSettings() for call in sorted(calls, key=lambda call: call.model)}
-    return Workload(calls=renumbered(calls), settings=SchedulerSettings(models=models, gpus=1), source="; ".join(said))
+    start_us = min(call.at_us for call in calls)
+    return Workload(
+        calls=renumbered(calls, start_us), settings=SchedulerSettings(models=models, gpus=1), source="; ".join(said)
+    )
 
 
 def detect(path: Path) -> Format | None:
