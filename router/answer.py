@@ -30,7 +30,6 @@ class Answer:
         "_at_line_start",
         "_gaps_us",
         "_head",
-        "_head_bytes",
         "_note",
         "_noted_us",
         "_now_us",
@@ -75,8 +74,7 @@ class Answer:
         self._gaps_us: list[int] = []
         self._noted_us = dispatched_us
         self._at_line_start = True
-        self._head: list[bytes] = []
-        self._head_bytes = 0
+        self._head = b""
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
 
@@ -100,13 +98,10 @@ class Answer:
         elif not self.bytes_in:
             self.first_token_us = self._now_us() - self.dispatched_us
         self.bytes_in += size
-        if self._head_bytes < HEAD_BYTES:
-            self._head.append(data[: HEAD_BYTES - self._head_bytes])
-            self._head_bytes += size
         self._tail.append(data)
         self._tail_bytes += size
-        while self._tail_bytes - len(self._tail[0]) >= TAIL_BYTES:
-            self._tail_bytes -= len(self._tail.popleft())
+        if self._tail_bytes > 2 * TAIL_BYTES:
+            self._trim()
 
     def ended(self) -> None:
         self.ended_us = self._now_us()
@@ -137,7 +132,7 @@ class Answer:
         )
         if "input_tokens" not in usage and "prompt_tokens" not in usage:
             # Anthropic's streams tell the prompt's part at the start.
-            usage = {**_object_after(b"".join(self._head), "usage"), **usage}
+            usage = {**_object_after(self._first_bytes(), "usage"), **usage}
         prompt, cached, completion = _tokens(usage, timing)
         return RequestFinished(
             rid=self.rid,
@@ -159,32 +154,41 @@ class Answer:
     @property
     def completion_id(self) -> str:
         """The `id` that llama-server gave a stream, once it has begun; empty before."""
-        return _text_after(b"".join(self._head), b'"id":"') if self.is_sse else ""
+        return _text_after(self._first_bytes(), b'"id":"') if self.is_sse else ""
 
     def _frames_came(self, frames: int, data: bytes) -> None:
         now_us = self._now_us()
         self.frames += frames
-        if self.first_token_us < 0 and b'"prompt_progress":{' in data:
+        if self.first_token_us >= 0:
+            gap_us = now_us - self.last_frame_us
+        elif b'"prompt_progress":{' in data:
             self.last_frame_us = now_us
             self._note_progress(data)
             return
+        else:
+            gap_us = self.first_token_us = now_us - self.dispatched_us
         if data.endswith(b"data: [DONE]\n\n"):
             frames -= 1
-            if not frames:
-                return
-        if self.first_token_us < 0:
-            self.first_token_us = now_us - self.dispatched_us
-            gap_us = self.first_token_us
-        else:
-            gap_us = now_us - self.last_frame_us
         self.last_frame_us = now_us
         gaps_us = self._gaps_us
-        gaps_us.append(gap_us)
-        if frames > 1:
-            gaps_us.extend([0] * (frames - 1))
+        if frames:
+            gaps_us.append(gap_us)
+            if frames > 1:
+                gaps_us.extend([0] * (frames - 1))
         if now_us - self._noted_us >= NOTE_EVERY_US or len(gaps_us) >= GAPS_MAX:
             self._noted_us = now_us
             self.flush()
+
+    def _trim(self) -> None:
+        """Keep the head, once, and the last TAIL_BYTES or a little more."""
+        if not self._head:
+            self._head = b"".join(self._tail)[:HEAD_BYTES]
+        tail = self._tail
+        while self._tail_bytes - len(tail[0]) >= TAIL_BYTES:
+            self._tail_bytes -= len(tail.popleft())
+
+    def _first_bytes(self) -> bytes:
+        return self._head or b"".join(self._tail)[:HEAD_BYTES]
 
     def _note_progress(self, data: bytes) -> None:
         progress = _object_after(data, "prompt_progress")

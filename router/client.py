@@ -54,18 +54,15 @@ class Client:
         cycle = protocol.active
         if self.gone or cycle is None:
             return True
-        if cycle.scope["method"] == "HEAD":
-            framed = b""
-        elif cycle.chunked_encoding:
-            framed = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
-        else:
+        if not cycle.chunked_encoding:
             cycle.expected_content_length -= len(data)
-            framed = data
+        elif data:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
         if self._held is not None:
-            framed = self._held.head + framed
+            data = self._held.head + data
             self._held = None
             cycle.transport = protocol.transport
-        protocol.transport.write(framed)
+        protocol.transport.write(data)
         return not protocol.flow.write_paused
 
     def on_drain(self, callback: Callable[[], None] | None) -> None:
@@ -133,15 +130,10 @@ class ClientProtocol(HttpToolsProtocol):
 
     def eof_received(self) -> None:
         """A FIN: by our rule, who asks nothing more does not wait for an answer either."""
-        if self.active is not None and not self.active.response_complete:
-            self._client_left()
+        if self._client_left():
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        active = self.active
-        if active is not None and not active.response_complete:
-            active.disconnected = True
-            active.message_event.set()
         self._client_left()
         super().connection_lost(exc)
         self.active = None
@@ -152,12 +144,17 @@ class ClientProtocol(HttpToolsProtocol):
         if client is not None and client._on_drain is not None:
             client._on_drain()
 
-    def _client_left(self) -> None:
+    def _client_left(self) -> bool:
+        """Tell the request that is being answered, if there is one."""
         active = self.active
-        if active is not None and not active.response_complete:
-            client = client_of(active.scope)
-            if client is not None:
-                client._tell()
+        if active is None or active.response_complete:
+            return False
+        active.disconnected = True
+        active.message_event.set()
+        client = client_of(active.scope)
+        if client is not None:
+            client._tell()
+        return True
 
 
 def client_of(scope: Any) -> Client | None:

@@ -32,10 +32,10 @@ class Reply:
         "_collected",
         "_dialect",
         "_held",
+        "_last",
         "_own",
         "_send",
         "_sse",
-        "_tail",
         "_until_close",
         "begun",
         "kept_alive",
@@ -54,7 +54,7 @@ class Reply:
         self._until_close = http_version == "1.0"
         self._sse = False
         self._held = b""
-        self._tail = b""
+        self._last = b"\n\n"
         self._collected: bytearray | None = None
 
     @property
@@ -73,10 +73,10 @@ class Reply:
     async def begin(self, status: int, headers: Fields, *, sse: bool) -> None:
         """The child has answered: pass status and headers on or, where the client has a status, only what follows."""
         self.begun = True
-        self._sse = sse
+        self._sse = sse and (status < 400 or not self.kept_alive)
         if not self.kept_alive:
             await self._start(status, to_client(headers, sse=sse, own=self._own))
-        elif sse and status < 400:
+        elif self._sse:
             self._client.write(b"\n")
         else:
             self._collected = bytearray()
@@ -86,20 +86,18 @@ class Reply:
 
         False: the client lags behind; there should be no more until `on_drain` calls back.
         """
-        if self._collected is not None:
-            self._collected += data[: COLLECT_MAX - len(self._collected)]
-            return True
         if self._sse:
-            if self._held:
+            if self._held or not data.endswith(b"\n"):
                 data = self._held + data
-                self._held = b""
-            if not data.endswith(b"\n"):
                 end = data.rfind(b"\n") + 1
                 self._held = data[end:]
                 data = data[:end]
                 if not data:
                     return True
-            self._tail = data[-2:]
+            self._last = data
+        elif self._collected is not None:
+            self._collected += data[: COLLECT_MAX - len(self._collected)]
+            return True
         return self._client.write(data)
 
     def flush(self) -> None:
@@ -141,7 +139,7 @@ class Reply:
         """What ends an event that was passed on without its end."""
         if not self.begun or self._collected is not None:
             return b"\n"
-        return b"\n" if self._tail and self._tail != b"\n\n" else b""
+        return b"" if self._last.endswith(b"\n\n") else b"\n"
 
     async def _start(self, status: int, fields: Fields) -> None:
         if self._until_close:

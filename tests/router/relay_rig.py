@@ -186,6 +186,8 @@ class Upstream:
         watching = asyncio.create_task(watch())
         try:
             await self.handler(got)
+        except ConnectionError:
+            got.gone.set()  # it was writing when the router hung up
         finally:
             if not got.gone.is_set() and not writer.is_closing():
                 writer.write_eof()
