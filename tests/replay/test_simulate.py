@@ -1,0 +1,238 @@
+"""Costs are measured in a log, the simulator says how far off it is, and only then other settings are tried."""
+
+import json
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from replay.alternatives import changed, config_lines, differences
+from replay.costs import Costs, ModelCosts, Phase, with_costs
+from replay.fit import fit, solve_nonnegative
+from replay.recorded import read_recording
+from replay.simulate import load_source, run_once, simulate
+from replay.workload import Call, WorkloadError
+from router.cli import main
+from tests.replay.pretended import RecordingWorld, calls_of, workload_of
+
+TRUTH = Costs(
+    models={
+        "a": ModelCosts(
+            slots=2,
+            loads_us=(3_000_000, 2_000_000, 2_000_000),
+            stops_us=(400_000,),
+            prefill=Phase(fixed_us=20_000.0, token_us=800.0, same=1.0, other=0.3),
+            decode=Phase(token_us=9_000.0, same=0.25, other=0.5),
+        ),
+        "b": ModelCosts(
+            slots=2,
+            loads_us=(5_000_000,),
+            stops_us=(700_000,),
+            prefill=Phase(fixed_us=5_000.0, token_us=300.0, same=1.0, other=0.1),
+            decode=Phase(token_us=21_000.0, same=0.1, other=0.4),
+        ),
+    }
+)
+
+
+def traffic(seed: int, count: int = 240, gap_s: float = 1.1) -> tuple[Call, ...]:
+    """Conversations and single requests for two models, some of whose clients leave."""
+    draw = random.Random(seed)
+    calls: list[Call] = []
+    at_us = 0
+    for number in range(1, count + 1):
+        at_us += round(draw.expovariate(1 / gap_s) * 1e6)
+        earlier = calls[-1] if calls and draw.random() < 0.3 else None
+        model = earlier.model if earlier else draw.choice("aab")
+        prompt = draw.randrange(20, 600) + (earlier.prompt_tokens if earlier else 0)
+        prefix = (*earlier.prefix, (f"h{number}", prompt)) if earlier else ((f"h{number}", prompt),)
+        calls.append(
+            Call(
+                number=number,
+                at_us=at_us,
+                model=model,
+                prompt_tokens=prompt,
+                output_tokens=draw.randrange(2, 120),
+                prefix=prefix,
+                client=f"client{number % 5}",
+                after=earlier.number if earlier else 0,
+                think_us=2_000_000 if earlier else 0,
+                leaves_after_tokens=4 if number % 29 == 0 else -1,
+            )
+        )
+    return tuple(calls)
+
+
+def record(folder: Path, seed: int, **settings: object) -> Path:
+    world = RecordingWorld(workload_of(traffic(seed), **settings), TRUTH)  # type: ignore[arg-type]
+    world.run()
+    return world.write(folder)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("logs") / "one", 1)
+
+
+def test_costs_are_measured_in_a_log(log: Path) -> None:
+    """Loads, stops and slots exactly; what each token and each neighbour costs, to a few percent."""
+    costs = fit(read_recording(log).durations, "measured")
+    for model, true in TRUTH.models.items():
+        found = costs.models[model]
+        assert (found.slots, found.loads_us[0], found.stops_us[0]) == (true.slots, true.loads_us[0], true.stops_us[0])
+        assert found.prefill.token_us == pytest.approx(true.prefill.token_us, rel=0.1)
+        assert found.decode.token_us == pytest.approx(true.decode.token_us, rel=0.05)
+        assert found.decode.same == pytest.approx(true.decode.same, abs=0.06)
+
+
+def test_the_simulator_states_its_own_error_and_it_is_small(log: Path) -> None:
+    """The recorded settings are simulated first; the truth here is a world of the same kind."""
+    result = simulate(load_source([str(log)]))
+    errors = {error.measure: error.share for error in result.errors}
+    assert result.alternative is None
+    assert abs(errors["wait_mean_s"]) < 0.05
+    assert abs(errors["wait_p95_s"]) < 0.1
+    assert abs(errors["swaps"]) <= 0.05
+    assert abs(errors["makespan_s"]) < 0.02
+
+
+def test_fitted_on_one_run_it_predicts_another(log: Path, tmp_path: Path) -> None:
+    """Other traffic under another grace, without any duration of that run."""
+    other = read_recording(record(tmp_path / "two", 2, head_grace_us=5_000_000))
+    costs = fit(read_recording(log).durations, "measured")
+    real, predicted = other.measures(), run_once(other.workload, costs)
+    assert predicted.wait_mean_s == pytest.approx(real.wait_mean_s, rel=0.1)
+    assert predicted.swaps == pytest.approx(real.swaps, rel=0.05)
+
+
+def test_a_patient_head_means_fewer_swaps(log: Path) -> None:
+    result = simulate(load_source([str(log)]), sets=["QUEUE_HEAD_GRACE=20"])
+    assert result.alternative is not None
+    assert result.alternative.swaps < result.baseline.swaps
+    assert result.sets == ("QUEUE_HEAD_GRACE=20",)
+
+
+def test_two_gpus_or_room_for_both_models_mean_one_load_each(log: Path) -> None:
+    for sets in (["MAX_MODELS_PER_GPU=2"], ["gpus.b=1"]):
+        measures = simulate(load_source([str(log)]), sets=sets).alternative
+        assert measures is not None
+        assert measures.swaps == 2
+
+
+def test_a_turn_of_a_conversation_is_known_to_follow_its_answer(log: Path) -> None:
+    calls = read_recording(log).workload.calls
+    following = [call for call in calls if call.after]
+    assert len(following) > 40
+    assert all(abs(call.think_us - 2_000_000) <= 1 for call in following)
+
+
+def test_a_client_that_left_is_known_by_the_tokens_it_had_seen(log: Path) -> None:
+    assert {call.leaves_after_tokens for call in read_recording(log).workload.calls} == {-1, 4}
+
+
+def test_least_squares_has_no_negative_part() -> None:
+    """y = 3 x0 exactly; x1 would be taken off, were it allowed."""
+    rows = [[1.0, 1.0], [2.0, 1.0], [3.0, 2.0], [5.0, 1.0]]
+    assert solve_nonnegative(rows, [3.0 * a for a, _ in rows]) == pytest.approx([3.0, 0.0], abs=1e-6)
+    lower = solve_nonnegative(rows, [3.0 * a - b for a, b in rows])
+    assert lower[1] == 0.0
+    assert lower[0] > 0.0
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_settings_go_by_their_names_in_config_json() -> None:
+    before = workload_of(calls_of((0, "a"), (0, "b"))).settings
+    sets = ["QUEUE_HEAD_GRACE=2.5", "EVICTION_POLICY=fifo", "replicas.a=2", "gpus.b=0+1", "persistent.a=true"]
+    after = changed(before, sets)
+    assert (after.head_grace_us, after.eviction, after.gpus) == (2_500_000, "fifo", 2)
+    assert (after.models["a"].replicas, after.models["b"].gpus) == (2, (0, 1))
+    told = differences(before, after)
+    assert changed(before, told) == after
+    assert json.loads(config_lines(before, sets)) == {
+        "LLM": {"a": {"replicas": 2, "persistent": True}, "b": {"gpus": [0, 1]}},
+        "ROUTER": {"QUEUE_HEAD_GRACE": 2.5, "EVICTION_POLICY": "fifo"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("QUEUE_HEAD_GRACE", "expected KEY=VALUE"),
+        ("QUEUE_HEAD_GRACE=-1", "seconds, 0 or more"),
+        ("QUEUE_HED_GRACE=1", "did you mean QUEUE_HEAD_GRACE"),
+        ("EVICTION_POLICY=mru", "lru or fifo"),
+        ("replicas.c=2", "there is no model 'c'; there are a"),
+        ("MAX_MODELS_PER_GPU=0", "1 or more"),
+    ],
+)
+def test_what_is_wrong_with_a_setting_is_said(text: str, words: str) -> None:
+    with pytest.raises(WorkloadError, match=words):
+        changed(workload_of(calls_of((0, "a"))).settings, [text])
+
+
+def test_costs_can_be_said_for_all_models_and_for_one() -> None:
+    costs = with_costs(Costs(), {"load_s": 8.0}, ["b.load_s=2", "b.slots=1"])
+    assert (costs.of("a").loads_us, costs.of("b").loads_us, costs.of("b").slots) == ((8_000_000,), (2_000_000,), 1)
+    with pytest.raises(WorkloadError, match=r"MODEL\.KEY=VALUE"):
+        with_costs(Costs(), {}, ["load_s=2"])
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_tells_its_error_before_the_alternative(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "simulate", str(log), "--set", "QUEUE_HEAD_GRACE=20"]) == 0
+    out = capsys.readouterr().out
+    assert 0 < out.index("costs measured in the log") < out.index("own error") < out.index("changed:")
+    assert "changed:   QUEUE_HEAD_GRACE=20" in out
+
+
+def test_the_same_seed_gives_the_same_output(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = []
+    for _ in range(2):
+        assert main(["replay", "simulate", str(log), "--set", "EVICTION_POLICY=fifo", "--seed", "3", "--json"]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+    assert json.loads(outputs[0])["seed"] == 3
+
+
+def test_a_trace_is_imported_thinned_and_simulated_and_all_of_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{n * 0.3:.1f},{'abc'[n % 3]},120,30" for n in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["time,model,prompt_tokens,output_tokens", *lines]) + "\n")
+    file = str(tmp_path / "t.workload")
+    trace = str(tmp_path / "t.csv")
+    assert main(["replay", "import", trace, "--keep-every", "2", "--stretch", "5", "-o", file]) == 0
+    assert "one session of 2, 30 of 60 requests" in capsys.readouterr().out
+    assert main(["replay", "simulate", file, "--load-s", "1", "--cost", "a.slots=1"]) == 0
+    out = capsys.readouterr().out
+    assert "note: stretched: time between arrivals times 5" in out
+    assert "nothing was recorded, so the simulator's error is not known" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["missing.csv"], "No such file"),
+        (["{log}", "--run", "7"], "holds no run 7; its runs: 1"),
+        (["{log}", "--set", "NOPE=1"], "there is no setting NOPE"),
+    ],
+)
+def test_a_source_that_cannot_be_used_is_told_in_one_line(
+    log: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", "simulate", *(argument.format(log=log) for argument in arguments)]) == 1
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_a_log_that_was_thinned_is_not_compared_with_what_was_recorded(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", "simulate", str(log), "--keep-every", "2", "--json"]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out)["errors"] == []
