@@ -9,14 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from replay import import_command, simulate_command, verify_command
+from replay import explain_command, import_command, simulate_command, tune_command, verify_command
 
-UNDER_REPLAY = (verify_command, simulate_command, import_command)
+UNDER_REPLAY = (verify_command, explain_command, simulate_command, tune_command, import_command)
 
 EPILOG = """\
 examples:
-  llama-router replay verify             are the log's decisions those that its facts lead to?
+  llama-router replay verify                  are the log's decisions those that its facts lead to?
+  llama-router replay explain --request 4711  why did it wait?
   llama-router replay simulate --set QUEUE_HEAD_GRACE=30    the same traffic under another setting
+  llama-router replay tune --html report.html               which settings would have been best
 
 exit codes: 0 done, 1 not done or not as it should be, 2 the command line is wrong
 """

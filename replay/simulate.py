@@ -97,7 +97,7 @@ def based(workload: Workload, base: Sequence[str]) -> Workload:
 
 def run_once(workload: Workload, costs: Costs, sets: Sequence[str] = (), seed: int = 0) -> Measures:
     """One run in virtual time."""
-    with _no_collector():
+    with without_collector():
         return World(workload, costs, change=partial(changed, sets=sets), seed=seed).run()
 
 
@@ -133,7 +133,7 @@ def errors(recorded: Measures, simulated: Measures) -> tuple[Error, ...]:
 
 
 @contextmanager
-def _no_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     """A run makes millions of small objects and no cycles: the collector would only look at them."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -142,6 +142,3 @@ def _no_collector() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-__all__ = ["Error", "Simulated", "Source", "based", "errors", "load_source", "run_once", "simulate"]

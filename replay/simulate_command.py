@@ -11,7 +11,7 @@ from replay.source_arguments import add_verb, introduction, source_of
 
 if TYPE_CHECKING:
     from replay.measures import Measures
-    from replay.simulate import Simulated
+    from replay.simulate import Error, Simulated
 
 EPILOG = """\
 examples:
@@ -94,21 +94,10 @@ def _run(args: argparse.Namespace) -> int:
 def as_text(result: "Simulated") -> str:
     """The simulator's error, then the table."""
     from replay.alternatives import told
-    from replay.text import aligned
 
     lines = []
     if result.errors:
-        rows = [
-            (
-                WORDS.get(error.measure, error.measure),
-                figure(error.recorded),
-                figure(error.simulated),
-                f"{error.share:+.1%}",
-            )
-            for error in result.errors
-        ]
-        lines += ["", "the simulator's own error, under the recorded settings:"]
-        lines.append(aligned(("", "recorded", "simulated", "error"), rows, indent="  "))
+        lines += ["", "the simulator's own error, under the recorded settings:", errors_table(result.errors)]
     elif result.costs == "assumed":
         lines += ["", "nothing was recorded, so the simulator's error is not known"]
     columns: list[tuple[str, Measures]] = [("as it was", result.baseline)]
@@ -119,6 +108,17 @@ def as_text(result: "Simulated") -> str:
         lines.append(f"changed:   {' '.join(result.sets) or 'nothing'}")
     lines.append(table(columns))
     return "\n".join(lines)
+
+
+def errors_table(errors: "Sequence[Error]") -> str:
+    """Recorded against simulated."""
+    from replay.text import aligned
+
+    rows = [
+        (WORDS[error.measure], figure(error.recorded), figure(error.simulated), f"{error.share:+.1%}")
+        for error in errors
+    ]
+    return aligned(("", "recorded", "simulated", "error"), rows, indent="  ")
 
 
 def table(columns: "Sequence[tuple[str, Measures]]") -> str:
