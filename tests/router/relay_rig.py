@@ -92,27 +92,29 @@ class Got:
     def header(self, name: str) -> str | None:
         return next((value for key, value in self.headers if key.lower() == name), None)
 
+    async def write(self, data: bytes) -> None:
+        if self.writer.is_closing():
+            raise ConnectionResetError("the router hung up")
+        self.writer.write(data)
+        await self.writer.drain()
+
     async def reply(
         self, status: int = 200, body: bytes = b"{}", headers: dict[str, str] | None = None, length: int | None = None
     ) -> None:
         lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body) if length is None else length}"]
         lines += [f"{key}: {value}" for key, value in {"Content-Type": "application/json", **(headers or {})}.items()]
-        self.writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
-        await self.writer.drain()
+        await self.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
 
     async def begin_stream(self, headers: dict[str, str] | None = None) -> None:
         lines = ["HTTP/1.1 200 OK", "Content-Type: text/event-stream", "Transfer-Encoding: chunked"]
         lines += [f"{key}: {value}" for key, value in (headers or {}).items()]
-        self.writer.write("\r\n".join(lines).encode() + b"\r\n\r\n")
-        await self.writer.drain()
+        await self.write("\r\n".join(lines).encode() + b"\r\n\r\n")
 
     async def chunk(self, data: bytes) -> None:
-        self.writer.write(b"%x\r\n%b\r\n" % (len(data), data))
-        await self.writer.drain()
+        await self.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     async def end_stream(self) -> None:
-        self.writer.write(b"0\r\n\r\n")
-        await self.writer.drain()
+        await self.write(b"0\r\n\r\n")
 
     async def stream(self, *frames: bytes) -> None:
         await self.begin_stream()
