@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import httpx
-
 from router.status_table import render_models, render_status
 
 URL_VARIABLE = "LLAMA_ROUTER_URL"
@@ -97,6 +95,8 @@ def _told(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) ->
 
 
 def _ask(args: argparse.Namespace, method: str, path: str, body: Any = None) -> Any:
+    import httpx  # here, because `serve` passes through this module and has no time for it
+
     key = os.environ.get(KEY_VARIABLE, "")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     url = args.url if "://" in args.url else f"http://{args.url}"

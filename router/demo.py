@@ -16,15 +16,16 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 from eventlog import events as e
 from eventlog.reader import read
 from router.ports import PortTaken, listen
 from router.text_table import aligned
 from router.weights import WeightsUnavailable, demo_weights
+
+if TYPE_CHECKING:
+    import httpx
 
 MODELS = {"smol-chat": [0], "smol-code": [0], "smol-sum": [1]}
 """Two share GPU 0 and swap; the third has GPU 1 for itself."""
@@ -131,6 +132,8 @@ def _configure(home: Path, weights: Path, port: int) -> dict[str, str]:
 
 
 async def _is_up(url: str, router: asyncio.subprocess.Process) -> bool:
+    import httpx  # here and below, because every command passes through this module
+
     until = time.monotonic() + START_S
     async with httpx.AsyncClient() as client:
         while time.monotonic() < until and router.returncode is None:
@@ -144,6 +147,8 @@ async def _is_up(url: str, router: asyncio.subprocess.Process) -> bool:
 
 async def _burst(url: str, requests: int) -> int:
     """Send all at once, round robin over the models; how many were answered to the end."""
+    import httpx
+
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=None, limits=limits) as client:
         names = list(MODELS)
@@ -151,13 +156,15 @@ async def _burst(url: str, requests: int) -> int:
         return sum(await asyncio.gather(*answers))
 
 
-async def _ask(client: httpx.AsyncClient, model: str, prompt: str) -> bool:
+async def _ask(client: "httpx.AsyncClient", model: str, prompt: str) -> bool:
     body = {
         "model": model,
         "stream": True,
         "max_tokens": TOKENS,
         "messages": [{"role": "user", "content": prompt}],
     }
+    import httpx
+
     try:
         async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
             lines = [line async for line in answer.aiter_lines() if line.startswith("data:")]
