@@ -1,0 +1,75 @@
+"""Walk through a log step by step: a fact with its decisions as they were recorded, and the state after them.
+
+Counterpart: `past`, for the state at one place. Nothing is decided again.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eventlog.errors import LogError
+from eventlog.events import Decision, Fact, RouterStarted
+from eventlog.reader import read
+from replay.lines import blocks, type_of
+from replay.past import state_at
+from router.scheduler import State, fold
+
+
+@dataclass
+class Step:
+    """A fact, its decisions, and the state when all of them are folded; the next step changes that state."""
+
+    fact: Fact
+    state: State
+    decisions: list[Decision] = field(default_factory=list)
+
+
+def steps(path: Path, from_seq: int) -> Iterator[Step]:
+    """The steps from the fact `from_seq` on. Raises LogError where no state is known there, and LogDamaged."""
+    state: State | None = None
+    step: Step | None = None
+    for event in read(path, from_seq=from_seq):
+        if isinstance(event, Fact):
+            if step is not None:
+                yield step
+            if state is None:
+                state = State() if isinstance(event, RouterStarted) else state_at(path, event.seq - 1)
+            fold(state, event)
+            step = Step(event, state)
+        elif isinstance(event, Decision) and step is not None:
+            fold(step.state, event)
+            step.decisions.append(event)
+    if step is not None:
+        yield step
+
+
+def find(path: Path, types: tuple[str, ...], field_name: str, value: int) -> int:
+    """seq of the first fact or decision of these types in which a number has this value; 0 if there is none."""
+    names = {name.encode() for name in types}
+    wanted = b'"%b":%d,"' % (field_name.encode(), value)
+    at_end = b'"%b":%d}' % (field_name.encode(), value)
+    for lines, _ in blocks(path):
+        for line in lines:
+            if (wanted in line or at_end in line) and type_of(line) in names:
+                return _seq_of(line)
+    return 0
+
+
+def span(path: Path) -> tuple[int, int, int, int]:
+    """First and last seq, and the times of both. Raises LogError where the log has no event."""
+    first = last = None
+    for event in read(path):
+        if isinstance(event, Fact | Decision):
+            first = first or event
+            last = event
+    if first is None or last is None:
+        raise LogError(f"the log at {path} has no events yet")
+    return first.seq, last.seq, first.at_us, last.at_us
+
+
+def _seq_of(line: bytes) -> int:
+    start = line.index(b'"seq":') + len(b'"seq":')
+    end = start
+    while line[end : end + 1].isdigit():
+        end += 1
+    return int(line[start:end])
