@@ -1,0 +1,193 @@
+"""Applies the log to the tables: one code path, batch by batch, for what is new and for a rebuild of everything.
+
+A batch is complete lines of one stream. They become the temporary table `batch`; each table takes from it what it
+wants; and the place that was reached is stored in the same transaction as the rows. So the database is always the
+log up to a place, and dropping it loses nothing.
+
+    projector = Projector(log_directory, database)
+    projector.catch_up()
+    while True: projector.poll() or wait
+
+Counterparts: `lines` hands out the lines, `definitions` the SQL, `database` the file. Used by one thread; readers take
+a cursor of their own.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+
+from eventlog.codec import stored_crc
+from eventlog.housekeeping import read_header
+from eventlog.segments import STREAMS, Segment, Stream, list_segments
+from projections.columns import columns
+from projections.database import DatabaseLocked, DatabaseUnusable, new_database, open_database
+from projections.definitions import definitions
+from projections.lines import BATCH_BYTES, LogChanged, Lines, seq_of
+
+logger = logging.getLogger("llama_router.projections")
+
+MAX_LINE_BYTES = 64 << 20
+
+Progress = Callable[[Segment], None]
+
+
+class Projector:
+    """The tables of one log. `rebuilt_because` says why the database was made anew; empty if it was not.
+
+    Raises LogError where there is no log, and DatabaseLocked if another process has the file, unless `take_over`: then
+    that one keeps its own copy, without a name.
+    """
+
+    def __init__(
+        self,
+        log_dir: Path,
+        db_path: Path,
+        *,
+        take_over: bool = False,
+        progress: Progress = lambda segment: None,
+    ) -> None:
+        self.log_dir = log_dir
+        self.db_path = db_path
+        self.rebuilt_because = ""
+        self._progress = progress
+        self._lines: dict[Stream, Lines] = {}
+        self._first_seqs: dict[Stream, int] = {}
+        list_segments(log_dir, "events")
+        try:
+            self._connection = open_database(db_path)
+            self._follow()
+        except FileNotFoundError:
+            self._start_over("there was none")
+        except (DatabaseUnusable, LogChanged) as error:
+            self._start_over(str(error))
+        except DatabaseLocked as error:
+            if not take_over:
+                raise
+            self._start_over(str(error))
+
+    @property
+    def applied(self) -> dict[str, int]:
+        """Stream to the seq of the last line that is in the tables; 0 for none."""
+        return dict(self._connection.execute("SELECT stream, seq FROM applied").fetchall())
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """A connection for a reader, for one thread. It sees whole batches only."""
+        return self._connection.cursor()
+
+    def catch_up(self) -> int:
+        """Apply all that is there; how many lines that was."""
+        count = 0
+        while new := self.poll():
+            count += new
+        return count
+
+    def poll(self, size_bytes: int = BATCH_BYTES) -> int:
+        """Apply what is new, one batch of each stream at most; how many lines. Raises LogDamaged, duckdb.Error."""
+        count = 0
+        for stream in STREAMS:
+            if lines := self._lines[stream].read(size_bytes):
+                self._apply(stream, lines)
+                count += len(lines)
+        if count:
+            self._prune()
+        return count
+
+    def close(self) -> None:
+        for lines in self._lines.values():
+            lines.close()
+        self._connection.close()
+
+    def __enter__(self) -> "Projector":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- the file -----------------------------------------------------------------------------------------------------
+
+    def _start_over(self, why: str) -> None:
+        if self._lines:
+            self.close()
+            self._lines = {}
+        self.rebuilt_because = why
+        logger.info("building %s from the log %s: %s", self.db_path, self.log_dir, why)
+        self._connection = new_database(self.db_path)
+        self._seed()
+        self._follow()
+
+    def _follow(self) -> None:
+        places = self._connection.execute("SELECT stream, seq, crc FROM applied").fetchall()
+        for stream, seq, crc in places:
+            self._lines[stream] = Lines(self.log_dir, stream, seq, crc, self._progress)
+        self._prune()
+
+    def _seed(self) -> None:
+        """A log whose beginning was cut begins with a checkpoint: what was open then is known from there."""
+        segments = list_segments(self.log_dir, "events")
+        header = read_header(segments[0]) if segments else None
+        if header is None or not header.state:
+            return
+        self._connection.execute("CREATE OR REPLACE TEMP TABLE checkpoint (seq BIGINT, state JSON)")
+        self._connection.execute("INSERT INTO checkpoint VALUES (?, ?)", [header.seq, bytes(header.state).decode()])
+        self._run_parts("seed")
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    def _apply(self, stream: Stream, lines: list[bytes]) -> None:
+        connection = self._connection
+        connection.execute("BEGIN")
+        try:
+            self._load(stream, lines)
+            types = {kind for (kind,) in connection.execute("SELECT DISTINCT type FROM batch").fetchall()}
+            for definition in definitions():
+                if definition.stream == stream and definition.wants(types):
+                    connection.execute(definition.parts["apply"])
+            connection.execute(
+                "UPDATE applied SET seq = ?, crc = ? WHERE stream = ?", [seq_of(lines[-1]), stored_crc(lines[-1]), stream]
+            )
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+
+    def _load(self, stream: Stream, lines: list[bytes]) -> None:
+        """`batch`: these lines as columns. They go through a file in memory, which DuckDB reads in parallel."""
+        fd = os.memfd_create("batch", os.MFD_CLOEXEC)
+        try:
+            with open(fd, "wb", closefd=False) as file:
+                file.write(b"\n".join(lines))
+            self._connection.execute(
+                f"CREATE OR REPLACE TEMP TABLE batch AS FROM read_json('/proc/self/fd/{fd}', format = 'newline_delimited', "
+                f"columns = {columns(stream)}, ignore_errors = true, maximum_object_size = {MAX_LINE_BYTES})"
+            )
+        finally:
+            os.close(fd)
+
+    def _prune(self) -> None:
+        """Drop what ended before the first line that the log still has, so that the database grows no larger than it."""
+        firsts: dict[Stream, int] = {}
+        for stream in STREAMS:
+            segments = list_segments(self.log_dir, stream)
+            firsts[stream] = segments[0].first_seq if segments else 0
+        if firsts == self._first_seqs:
+            return
+        self._first_seqs = firsts
+        self._connection.execute(
+            "CREATE OR REPLACE TEMP TABLE horizon AS SELECT ?::BIGINT AS events, ?::BIGINT AS observations",
+            [firsts["events"], firsts["observations"]],
+        )
+        self._run_parts("prune")
+
+    def _run_parts(self, part: str) -> None:
+        self._connection.execute("BEGIN")
+        try:
+            for definition in definitions():
+                if part in definition.parts:
+                    self._connection.execute(definition.parts[part])
+            self._connection.execute("COMMIT")
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
