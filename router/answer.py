@@ -4,12 +4,13 @@ An `Answer` taps a `Connection`. Per chunk it counts and reads the clock; nothin
 complete, and of its bytes only the first and last few KiB are kept. llama-server's pings are comments, no frames.
 """
 
-import json
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
-from eventlog.events import FirstByte, Observation, PromptProgress, RequestFinished, SlotTiming, TokensStreamed
+import msgspec
+
+from eventlog.events import FirstByte, Observation, RequestFinished, SlotTiming, TokensStreamed
 from router.upstream import is_sse
 
 HEAD_BYTES = 2048
@@ -19,8 +20,6 @@ NOTE_EVERY_US = 1_000_000
 """Between two notes of token times."""
 GAPS_MAX = 4096
 """Token times of one note; a faster stream is noted more often."""
-
-_json = json.JSONDecoder()
 
 
 class Answer:
@@ -84,7 +83,8 @@ class Answer:
         self.status = status
         self.first_byte_us = self._now_us() - self.dispatched_us
         self.is_sse = is_sse(headers)
-        self._note(FirstByte(rid=self.rid, status=status, after_us=self.first_byte_us))
+        if self.is_sse:  # of any other answer the end says as much, at about the same time
+            self._note(FirstByte(rid=self.rid, status=status, after_us=self.first_byte_us))
 
     def feed(self, data: bytes) -> None:
         size = len(data)
@@ -98,6 +98,8 @@ class Answer:
         elif not self.bytes_in:
             self.first_token_us = self._now_us() - self.dispatched_us
         self.bytes_in += size
+        if len(self._head) < HEAD_BYTES and self.is_sse:
+            self._head += data[: HEAD_BYTES - len(self._head)]
         self._tail.append(data)
         self._tail_bytes += size
         if self._tail_bytes > 2 * TAIL_BYTES:
@@ -116,24 +118,15 @@ class Answer:
             self._gaps_us = []
 
     def finished(self, replica: str) -> RequestFinished:
-        """The account of a complete answer; takes some 50 us, so it is asked for when the client has its bytes."""
+        """The account of a complete answer, whose figures are looked for now: when the client has its last byte."""
         self.flush()
         tail = b"".join(self._tail)[-TAIL_BYTES:]
-        usage = _object_after(tail, "usage")
-        timings = _object_after(tail, "timings")
-        timing = SlotTiming(
-            cache_n=_count(timings, "cache_n"),
-            prompt_n=_count(timings, "prompt_n"),
-            prompt_us=_micros(timings, "prompt_ms"),
-            predicted_n=_count(timings, "predicted_n"),
-            predicted_us=_micros(timings, "predicted_ms"),
-            draft_n=_count(timings, "draft_n"),
-            draft_accepted_n=_count(timings, "draft_n_accepted"),
-        )
-        if "input_tokens" not in usage and "prompt_tokens" not in usage:
+        timings = _after(tail, b"timings", _timings) or _Timings()
+        usage = _after(tail, b"usage", _usage) or _Usage()
+        if usage.prompt_tokens < 0 and usage.input_tokens < 0 and (begun := _after(self._head, b"usage", _usage)):
             # Anthropic's streams tell the prompt's part at the start.
-            usage = {**_object_after(self._first_bytes(), "usage"), **usage}
-        prompt, cached, completion = _tokens(usage, timing)
+            usage.input_tokens, usage.cache_read_input_tokens = begun.input_tokens, begun.cache_read_input_tokens
+        prompt, cached, completion = _tokens(usage, timings)
         return RequestFinished(
             rid=self.rid,
             replica=replica,
@@ -147,14 +140,14 @@ class Answer:
             prompt_tokens=prompt,
             cached_tokens=cached,
             completion_tokens=completion,
-            timing=timing,
+            timing=_slot_timing(timings),
             error=_error(tail) if self.status >= 400 else "",
         )
 
     @property
     def completion_id(self) -> str:
         """The `id` that llama-server gave a stream, once it has begun; empty before."""
-        return _text_after(self._first_bytes(), b'"id":"') if self.is_sse else ""
+        return _text_after(self._head, b'"id":"') if self.is_sse else ""
 
     def _frames_came(self, frames: int, data: bytes) -> None:
         now_us = self._now_us()
@@ -179,44 +172,85 @@ class Answer:
             self._noted_us = now_us
             self.flush()
 
+    def _note_progress(self, data: bytes) -> None:
+        progress = _after(data, b"prompt_progress", _progress)
+        if progress is not None:
+            self._note(
+                PromptProgress(rid=self.rid, total=progress.total, cached=progress.cache, processed=progress.processed)
+            )
+
     def _trim(self) -> None:
-        """Keep the head, once, and the last TAIL_BYTES or a little more."""
-        if not self._head:
-            self._head = b"".join(self._tail)[:HEAD_BYTES]
+        """Keep the last TAIL_BYTES, or a little more."""
         tail = self._tail
         while self._tail_bytes - len(tail[0]) >= TAIL_BYTES:
             self._tail_bytes -= len(tail.popleft())
-
-    def _first_bytes(self) -> bytes:
-        return self._head or b"".join(self._tail)[:HEAD_BYTES]
-
-    def _note_progress(self, data: bytes) -> None:
-        progress = _object_after(data, "prompt_progress")
-        self._note(
-            PromptProgress(
-                rid=self.rid,
-                total=_count(progress, "total"),
-                cached=_count(progress, "cache"),
-                processed=_count(progress, "processed"),
-            )
-        )
 
 
 # --- looking into the ends of an answer -----------------------------------------------------------------------------
 # A quoted key cannot come from generated text: there, its quotes are escaped.
 
 
-def _object_after(data: bytes, key: str) -> dict[str, Any]:
-    """The last object that is the value of `key`; empty when there is none, or it is cut off."""
-    for pattern in (f'"{key}":{{', f'"{key}": {{'):
-        at = data.rfind(pattern.encode())
-        if at >= 0:
-            try:
-                value, _ = _json.raw_decode(data[at + len(pattern) - 1 :].decode("utf-8", "replace"))
-            except ValueError:
-                return {}
-            return value if isinstance(value, dict) else {}
-    return {}
+class _Timings(msgspec.Struct):
+    cache_n: float = -1
+    prompt_n: float = -1
+    prompt_ms: float = -0.001
+    predicted_n: float = -1
+    predicted_ms: float = -0.001
+    draft_n: float = -1
+    draft_n_accepted: float = -1
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int = -1
+
+
+class _Usage(msgspec.Struct):
+    """OpenAI's two dialects and Anthropic's together."""
+
+    prompt_tokens: int = -1
+    completion_tokens: int = -1
+    prompt_tokens_details: _Details | None = None
+    input_tokens: int = -1
+    output_tokens: int = -1
+    input_tokens_details: _Details | None = None
+    cache_read_input_tokens: int = -1
+
+
+class _Progress(msgspec.Struct):
+    total: int = -1
+    cache: int = -1
+    processed: int = -1
+
+
+class _Error(msgspec.Struct):
+    type: str = ""
+    n_prompt_tokens: int | None = None
+    n_ctx: int | None = None
+
+
+_T = TypeVar("_T")
+_timings = msgspec.json.Decoder(_Timings)
+_usage = msgspec.json.Decoder(_Usage)
+_progress = msgspec.json.Decoder(_Progress)
+_failure = msgspec.json.Decoder(_Error)
+
+
+def _after(data: bytes, key: bytes, decoder: msgspec.json.Decoder[_T]) -> _T | None:
+    """The last object that is the value of `key`; None when there is none, it is cut off, or of other types."""
+    for form in (b'"%b":{', b'"%b": {'):
+        pattern = form % key
+        at = data.rfind(pattern)
+        if at < 0:
+            continue
+        start = at + len(pattern) - 1
+        end = data.find(b"}", start) + 1
+        while end and data.count(b"{", start, end) > data.count(b"}", start, end):
+            end = data.find(b"}", end) + 1
+        try:
+            return decoder.decode(data[start:end])
+        except msgspec.DecodeError:
+            return None
+    return None
 
 
 def _text_after(data: bytes, start: bytes) -> str:
@@ -230,46 +264,54 @@ def _text_after(data: bytes, start: bytes) -> str:
 
 
 def _finish_reason(tail: bytes) -> str:
-    for key in (b"finish_reason", b"stop_reason", b"stop_type"):
-        for form in (b'"%b":"', b'"%b": "'):
-            found = _text_after(tail, form % key)
-            if found:
-                return found
+    for start in _FINISH_REASONS:
+        found = _text_after(tail, start)
+        if found:
+            return found
     status = _text_after(tail, b'"status":"')
     return status if status in ("completed", "incomplete", "failed") else ""
 
 
+_FINISH_REASONS = tuple(
+    form % key for key in (b"finish_reason", b"stop_reason", b"stop_type") for form in (b'"%b":"', b'"%b": "')
+)
+
+
 def _error(tail: bytes) -> str:
     """The kind of an error and its numbers; the message may quote the prompt and is left out."""
-    error = _object_after(tail, "error")
-    kind = error.get("type")
-    numbers = [f"{key}={error[key]}" for key in ("n_prompt_tokens", "n_ctx") if isinstance(error.get(key), int)]
-    return " ".join([kind[:100] if isinstance(kind, str) else "", *numbers]).strip()
+    error = _after(tail, b"error", _failure)
+    if error is None:
+        return ""
+    numbers = [("n_prompt_tokens", error.n_prompt_tokens), ("n_ctx", error.n_ctx)]
+    told = [f"{name}={number}" for name, number in numbers if number is not None]
+    return " ".join([error.type[:100], *told]).strip()
 
 
-def _tokens(usage: dict[str, Any], timing: SlotTiming) -> tuple[int, int, int]:
+def _tokens(usage: _Usage, timings: _Timings) -> tuple[int, int, int]:
     """Tokens of the prompt, of it cached, and of the completion; -1 where nobody says."""
-    if "prompt_tokens" in usage:
-        details = usage.get("prompt_tokens_details")
-        cached = _count(details, "cached_tokens") if isinstance(details, dict) else timing.cache_n
-        return _count(usage, "prompt_tokens"), cached, _count(usage, "completion_tokens")
-    if "cache_read_input_tokens" in usage:
-        cached = max(0, _count(usage, "cache_read_input_tokens"))
-        return _count(usage, "input_tokens") + cached, cached, _count(usage, "output_tokens")
-    if "input_tokens" in usage:
-        details = usage.get("input_tokens_details")
-        cached = _count(details, "cached_tokens") if isinstance(details, dict) else timing.cache_n
-        return _count(usage, "input_tokens"), cached, _count(usage, "output_tokens")
-    if timing.prompt_n < 0:
-        return -1, timing.cache_n, timing.predicted_n
-    return timing.prompt_n + max(0, timing.cache_n), timing.cache_n, timing.predicted_n
+    cached = int(timings.cache_n)
+    if usage.prompt_tokens >= 0:
+        if usage.prompt_tokens_details is not None:
+            cached = usage.prompt_tokens_details.cached_tokens
+        return usage.prompt_tokens, cached, usage.completion_tokens
+    if usage.input_tokens >= 0:
+        if usage.cache_read_input_tokens >= 0:
+            cached = usage.cache_read_input_tokens
+            return usage.input_tokens + cached, cached, usage.output_tokens
+        if usage.input_tokens_details is not None:
+            cached = usage.input_tokens_details.cached_tokens
+        return usage.input_tokens, cached, usage.output_tokens
+    prompt = int(timings.prompt_n)
+    return (prompt + max(0, cached) if prompt >= 0 else -1), cached, int(timings.predicted_n)
 
 
-def _count(source: dict[str, Any], key: str) -> int:
-    value = source.get(key)
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else -1
-
-
-def _micros(source: dict[str, Any], key: str) -> int:
-    value = source.get(key)
-    return round(value * 1000) if isinstance(value, (int, float)) and not isinstance(value, bool) else -1
+def _slot_timing(timings: _Timings) -> SlotTiming:
+    return SlotTiming(
+        cache_n=int(timings.cache_n),
+        prompt_n=int(timings.prompt_n),
+        prompt_us=round(timings.prompt_ms * 1000),
+        predicted_n=int(timings.predicted_n),
+        predicted_us=round(timings.predicted_ms * 1000),
+        draft_n=int(timings.draft_n),
+        draft_accepted_n=int(timings.draft_n_accepted),
+    )

@@ -437,7 +437,8 @@ def test_an_arrival_says_what_a_simulation_needs_and_nothing_of_the_text() -> No
 def test_a_dispatch_is_sent_and_finished_in_this_order() -> None:
     async def story() -> None:
         async with Rig() as rig:
-            await rig.ask(CHAT)
+            rig.upstream.handler = lambda got: got.stream(b"data: 1\n\n")
+            await rig.ask(STREAM)
             finished = await rig.logged(RequestFinished)
             kinds = [type(event) for event in rig.log.events if getattr(event, "rid", 0) == 1]
             assert kinds == [RequestArrived, RequestDispatched, RequestSent, RequestFinished]
