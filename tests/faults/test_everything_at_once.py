@@ -13,7 +13,7 @@ from tests.faults.checks import routed
 from tests.standin.client import Call, CutShort
 from tests.standin.fixtures import ROUTES, WHOLE_ROUTES, Model, RouterProcess
 
-SECONDS = 12
+SECONDS = 7
 CLIENTS = 8
 CAP = 2
 MODELS = [
@@ -100,7 +100,7 @@ def test_requests_that_meet_an_idle_unload_are_all_served(tmp_path: Path) -> Non
     """Requests come just as the model is unloaded for idleness, again and again, a little earlier or later."""
     rng = random.Random(7)
     with routed(tmp_path, [Model("a", exit_delay_s=0.05)], gpu_cap=1, GLOBAL_TTL=0.1) as router:
-        for _ in range(40):
+        for _ in range(24):
             assert router.chat("a", standin={"tokens": 1}).status == 200
             time.sleep(0.09 + rng.random() * 0.08)
         assert router.memory.violations() == []

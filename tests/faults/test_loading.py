@@ -13,7 +13,7 @@ from tests.standin.fixtures import ROUTES, WHOLE_ROUTES, Model
 @pytest.mark.parametrize("sign", [{"load_progress": True}, {"load_cpu": True}], ids=["output", "cpu"])
 def test_a_slow_load_that_makes_progress_is_left_alone(tmp_path: Path, sign: dict[str, Any]) -> None:
     """Three times the time limit, but with output or CPU time all along: the limit is for stalls, not for slowness."""
-    with routed(tmp_path, [Model("a", load_s=3.0, **sign)], LOAD_POLL_TIMEOUT=1.0) as router:
+    with routed(tmp_path, [Model("a", load_s=2.4, **sign)], LOAD_POLL_TIMEOUT=0.8) as router:
         assert router.chat("a").status == 200
         assert len(router.ledger.events("started")) == 1
 

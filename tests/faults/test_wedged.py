@@ -43,8 +43,8 @@ def test_a_server_that_goes_silent_before_its_answers_is_replaced_and_they_are_a
 
 
 def test_a_long_prompt_that_is_being_read_is_no_silence(tmp_path: Path) -> None:
-    """No token for three times the limit, but the slot tells that the prompt is being worked on: left alone."""
-    with routed(tmp_path, [Model("a", slots=2, first_byte_s=4.5)], **QUICK_STALL) as router:
+    """No token for twice the limit, but the slot tells that the prompt is being worked on: left alone."""
+    with routed(tmp_path, [Model("a", slots=2, first_byte_s=3.5)], **QUICK_STALL) as router:
         prompt = [{"role": "user", "content": "long " * 400}]
         calls = [router.chat("a", messages=prompt, stream=stream) for stream in (True, False)]
         assert [call.status for call in calls] == [200, 200]
