@@ -1,4 +1,4 @@
-"""The columns that lines of the log are read into, from the vocabulary itself: one per field of any event of a stream.
+"""The columns that lines of the log are read into, from the vocabulary itself: one per field that any table asks for.
 
 DuckDB is told them all, so it guesses nothing, and a field that a newer version writes is passed over. A field whose
 type differs from event to event, or that is an object, comes as JSON. A field that is left out of a line because it has
@@ -13,19 +13,18 @@ from msgspec import inspect
 
 from eventlog.events import DECISIONS, FACTS, OBSERVATIONS, Event
 from eventlog.segments import Stream
-
-UNREAD = {"prefix", "carried"}
-"""Large, and no table has them."""
+from projections.definitions import words
 
 
 @cache
 def columns(stream: Stream) -> str:
     """The argument `columns` of read_json."""
     kinds: Iterable[type[Event]] = (*FACTS, *DECISIONS) if stream == "events" else OBSERVATIONS
+    wanted = words(stream)
     found = {"type": "VARCHAR"}
     for kind in kinds:
         for name, each in _fields(kind):
-            if name not in UNREAD:
+            if name in wanted:
                 found[name] = each if found.get(name, each) == each else "JSON"
     return "{" + ", ".join(f"'{name}': '{each}'" for name, each in found.items()) + "}"
 

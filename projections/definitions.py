@@ -72,6 +72,13 @@ def fingerprint() -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
+@cache
+def words(stream: Stream) -> frozenset[str]:
+    """Every word of the SQL that takes batches of a stream: a field that is not among them need not be read."""
+    text = "".join(each.parts.get("apply", "") for each in definitions() if each.stream == stream)
+    return frozenset(re.findall(r"\w+", text))
+
+
 def _text(name: str) -> str:
     return (files("projections") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
 

@@ -37,7 +37,7 @@ SELECT
     rid,
     gpu,
     coalesce(force, false) AS forced,
-    CASE WHEN type = 'LoadWished' THEN coalesce(by, 'admin') ELSE coalesce(by, '') END AS asked_by
+    CASE WHEN type = 'LoadWished' THEN coalesce("by", 'admin') ELSE coalesce("by", '') END AS asked_by
 FROM batch
 WHERE type IN ('LoadWished', 'AdminUnload', 'AdminCancel', 'AdminDrain', 'AdminGpu')
 ORDER BY seq;

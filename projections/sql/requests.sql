@@ -184,7 +184,7 @@ SELECT known.* REPLACE (
     ends.code AS code,
     coalesce(ends.reason, ends.error) AS reason,
     ends.finish_reason AS finish_reason,
-    CASE WHEN ends.type = 'RequestCancelled' THEN coalesce(ends.by, 'client') END AS cancelled_by,
+    CASE WHEN ends.type = 'RequestCancelled' THEN coalesce(ends."by", 'client') END AS cancelled_by,
     CASE WHEN ends.type = 'RequestFailed' THEN coalesce(ends.begun, false) END AS begun,
     CASE WHEN ends.type = 'RequestFailed' THEN coalesce(ends.suspect, false) END AS suspect,
     ends.first_byte_us AS first_byte_us,
