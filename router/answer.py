@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from eventlog.events import FirstByte, Observation, RequestFinished, SlotTiming, TokensStreamed
+from eventlog.events import FirstByte, Observation, PromptProgress, RequestFinished, SlotTiming, TokensStreamed
 from router.upstream import is_sse
 
 HEAD_BYTES = 2048
