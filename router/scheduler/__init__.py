@@ -10,7 +10,7 @@ Invariant: nothing here reads a clock, the environment, a file or a socket, or d
 
 from eventlog.events import Decision, Fact
 from router.scheduler.fold import fold
-from router.scheduler.rules import next_decision
+from router.scheduler.rules import next_decision, next_decisions
 from router.scheduler.state import State, carried_from, digest, dump, restore
 
 POLICY_VERSION = 1
@@ -28,9 +28,10 @@ def step(state: State, fact: Fact) -> list[Decision]:
     """
     fold(state, fact)
     decisions: list[Decision] = []
-    while (decision := next_decision(state)) is not None:
-        fold(state, decision)
-        decisions.append(decision)
+    while decided := next_decisions(state):
+        for decision in decided:
+            fold(state, decision)
+        decisions += decided
         assert len(decisions) < DECISIONS_MAX, f"no end of decisions after {fact!r}: {decisions[-4:]!r}"
     return decisions
 

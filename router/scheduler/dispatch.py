@@ -91,7 +91,7 @@ def needs_swap(model: Model) -> bool:
 
 
 def _ahead_of(state: State, lane: Lane, rank: Rank) -> int:
-    return sum(bisect_left(ranks, rank) for key, ranks in lane.by_key.items() if not key_is_full(state, key))
+    return sum(bisect_left(ranks, rank) for key, ranks in lane.by_key.items() if not (key and key_is_full(state, key)))
 
 
 __all__ = ["Choice", "choose", "dispatch", "has_room", "needs_swap", "weight_on"]

@@ -12,6 +12,7 @@ from eventlog.settings import ModelSettings
 from router.scheduler import queue
 from router.scheduler.state import (
     CONVERSATIONS_MAX,
+    EVERYWHERE,
     SUSPECTS_MAX,
     AdminCall,
     Answer,
@@ -23,6 +24,7 @@ from router.scheduler.state import (
     State,
     Swap,
     gpus_of,
+    lane_key,
     mask_of,
 )
 
@@ -34,11 +36,73 @@ def fold(state: State, event: e.Event) -> None:
     """Take one event into the state."""
     if isinstance(event, e.Fact):
         state.now_us = event.at_us
+        state.touched = 0
     apply = _APPLY.get(type(event))
     if apply is not None:
+        state.touched |= _touched_by(state, event)
         apply(state, event)
     if isinstance(event, e.Fact):
         queue.promote_overdue(state)
+
+
+def _touched_by(state: State, event: e.Event) -> int:
+    """GPUs where the queue may have something to do after an event; places in the queue see to themselves.
+
+    Only what is common is told apart. For all else, and where a limited key ties GPUs together, it is everywhere.
+    """
+    kind = type(event)
+    if kind in _TOUCHES_NOTHING:
+        return 0
+    name = ""
+    if kind in _TOUCHES_A_REQUEST:
+        request = state.requests.get(event.rid)  # type: ignore[attr-defined]
+        if request is None or (kind is e.RequestCancelled and not request.replica and not request.op):
+            return 0
+        if not request.op and not lane_key(state, request.key):
+            name = request.model
+    elif kind in _TOUCHES_A_REPLICA:
+        replica = state.replicas.get(event.replica)  # type: ignore[attr-defined]
+        if replica is None:
+            return 0
+        name = replica.model
+    elif isinstance(event, e.TimerFired):
+        request = state.requests.get(int(event.key)) if event.kind == "grace" else None
+        if request is None:
+            return 0
+        name = request.model
+    elif isinstance(event, e.SwapBegun):
+        return mask_of(event.footprint) or EVERYWHERE
+    elif isinstance(event, e.SwapFinished | e.SwapAborted):
+        return state.swaps[event.swap].mask or EVERYWHERE
+    return state.models[name].mask or EVERYWHERE if name else EVERYWHERE
+
+
+_TOUCHES_NOTHING = (
+    e.RequestArrived,
+    e.RequestHeld,
+    e.RequestRejected,
+    e.ReplicaSpawned,
+    e.ClientDetached,
+    e.TimerSet,
+    e.TimerCancelled,
+    e.ReplicaSpawnOrdered,
+    e.AdminDone,
+)
+_TOUCHES_A_REQUEST = (
+    e.RequestDispatched,
+    e.RequestFinished,
+    e.RequestCancelled,
+    e.UpstreamLost,
+    e.RequestRequeued,
+    e.RequestFailed,
+)
+_TOUCHES_A_REPLICA = (
+    e.SlotReleased,
+    e.ReplicaAnswered,
+    e.ReplicaReady,
+    e.ReplicaStopped,
+    e.ReplicaStopOrdered,
+)
 
 
 # --- the run --------------------------------------------------------------------------------------------------------
@@ -46,6 +110,7 @@ def fold(state: State, event: e.Event) -> None:
 
 def _router_started(state: State, event: e.RouterStarted) -> None:
     assert event.at_us > 0, "0 means never in several places of the state: a run cannot begin at 0"
+    assert "" not in event.config.keys, "a key has a name"
     carried = event.carried
     fresh = State(
         settings=event.config,
@@ -72,8 +137,11 @@ def _router_started(state: State, event: e.RouterStarted) -> None:
 
 
 def _config_loaded(state: State, event: e.ConfigLoaded) -> None:
-    before = state.settings.models
+    before, keys = state.settings.models, state.settings.keys
     state.settings = event.config
+    if event.config.keys != keys:
+        assert "" not in event.config.keys, "a key has a name"
+        queue.rebuild(state)
     for model in state.models.values():
         old, new = before.get(model.name), event.config.models.get(model.name)
         if old != new or model.cooldown_until_us < 0:
@@ -541,6 +609,7 @@ def _vacate_if_gone(state: State, model: Model) -> None:
         settings = state.settings.models.get(model.name)
         if settings is not None:
             _pin(model, settings)
+            state.touched = EVERYWHERE
     for call in state.admin.values():
         if model.name in call.models:
             call.models.remove(model.name)

@@ -4,7 +4,7 @@ An AssertionError from here names what is broken; it is a bug in the rules or in
 """
 
 from eventlog import events as e
-from router.scheduler.state import Model, State, gpus_of
+from router.scheduler.state import Model, State, gpus_of, lane_key
 
 
 def check(state: State) -> None:
@@ -135,7 +135,7 @@ def _check_queue(state: State) -> None:
             assert ranks == sorted(ranks), f"lane of {name} is out of order"
             for rank in ranks:
                 request = queued[rank[2]]
-                assert (request.model, request.key, request.rank) == (name, key, rank)
+                assert (request.model, lane_key(state, request.key), request.rank) == (name, key, rank)
                 found += 1
     assert found == len(queued), f"{len(queued)} are queued, {found} stand in lanes"
     unforced = sorted((request.arrived_us, request.rid) for request in queued.values() if not request.forced)

@@ -1,4 +1,4 @@
-"""The queue as indexes: a lane per model, in it a sorted list per API key.
+"""The queue as indexes: a lane per model, in it sorted lists.
 
 Only `fold.py` calls this. Every operation costs a bisection and a move of pointers, whatever the queue's length.
 """
@@ -6,7 +6,7 @@ Only `fold.py` calls this. Every operation costs a bisection and a move of point
 from bisect import bisect_left, insort
 from typing import TypeVar
 
-from router.scheduler.state import Lane, Request, State
+from router.scheduler.state import EVERYWHERE, Lane, Request, State, lane_key, touch
 
 T = TypeVar("T", bound=tuple[int, ...])
 
@@ -16,11 +16,14 @@ def enter(state: State, request: Request) -> None:
     lane = state.lanes.get(request.model)
     if lane is None:
         lane = state.lanes[request.model] = Lane()
-    ranks = lane.by_key.get(request.key)
+    key = lane_key(state, request.key)
+    ranks = lane.by_key.get(key)
     if ranks is None:
-        ranks = lane.by_key[request.key] = []
+        ranks = lane.by_key[key] = []
     insort(ranks, request.rank)
     lane.length += 1
+    if ranks[0] == request.rank:
+        touch(state, state.models[request.model])
     if not request.forced:
         insort(state.unforced, (request.arrived_us, request.rid))
 
@@ -28,15 +31,27 @@ def enter(state: State, request: Request) -> None:
 def leave(state: State, request: Request) -> None:
     """Give up the place: dispatched, ended, or about to take another."""
     lane = state.lanes[request.model]
-    ranks = lane.by_key[request.key]
+    key = lane_key(state, request.key)
+    ranks = lane.by_key[key]
+    if ranks[0] == request.rank:
+        touch(state, state.models[request.model])
     _remove(ranks, request.rank)
     lane.length -= 1
     if not ranks:
-        del lane.by_key[request.key]
+        del lane.by_key[key]
         if not lane.by_key:
             del state.lanes[request.model]
     if not request.forced:
         _remove(state.unforced, (request.arrived_us, request.rid))
+
+
+def rebuild(state: State) -> None:
+    """Other keys have limits now. The one operation that costs something for each request that waits."""
+    state.lanes = {}
+    state.unforced = []
+    for request in state.requests.values():
+        if not request.replica:
+            enter(state, request)
 
 
 def promote_overdue(state: State) -> None:
@@ -49,6 +64,7 @@ def promote_overdue(state: State) -> None:
         leave(state, request)
         request.forced = True
         enter(state, request)
+        state.touched = EVERYWHERE
 
 
 def _remove(ordered: list[T], item: T) -> None:

@@ -4,7 +4,7 @@ They read the state and nothing else: no clock, no randomness, no set is iterate
 The order is the policy. Whoever adds a rule adds it to RULES with the reason for its place.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 from eventlog import events as e
@@ -12,10 +12,12 @@ from router.scheduler import swaps
 from router.scheduler.dispatch import choose, dispatch, needs_swap
 from router.scheduler.residency import Plan, is_evictable, plan, victim_key
 from router.scheduler.state import (
+    EVERYWHERE,
     Model,
     Request,
     State,
     busy_mask,
+    first_of,
     gpus_of,
     head_of,
     is_closing,
@@ -24,16 +26,23 @@ from router.scheduler.state import (
     wanted_by,
 )
 
-Rule = Callable[[State], e.Decision | None]
+Rule = Callable[[State], e.Decision | list[e.Decision] | None]
+"""A rule may return several decisions where none of them touches what the others are made from."""
+
+
+def next_decisions(state: State) -> list[e.Decision]:
+    """What must be decided next: nothing when all is settled until the next fact."""
+    for rule in RULES:
+        decided = rule(state)
+        if decided:
+            return decided if isinstance(decided, list) else [decided]
+    return []
 
 
 def next_decision(state: State) -> e.Decision | None:
-    """What must be decided next, or None when all is settled until the next fact."""
-    for rule in RULES:
-        decision = rule(state)
-        if decision is not None:
-            return decision
-    return None
+    """The first of them. Taken one by one, they come in the same order."""
+    decisions = next_decisions(state)
+    return decisions[0] if decisions else None
 
 
 # --- requests whose end is already clear ----------------------------------------------------------------------------
@@ -78,9 +87,11 @@ def fail_what_waits_for_a_failed_model(state: State) -> e.Decision | None:
     for name, lane in state.lanes.items():
         model = state.models[name]
         removed = name not in state.settings.models
+        if not removed and not model.cooldown_until_us:
+            continue
         if not removed and (not is_cooling(state, model) or model.phase in ("ready", "draining") or model.target_of):
             continue
-        request = state.requests[min(ranks[0] for ranks in lane.by_key.values())[2]]
+        request = state.requests[first_of(lane)[2]]
         status, code, reason = 502, "model_load_failed", model.cooldown_reason
         if removed:
             status, code, reason = 404, "model_not_found", "it was taken out of the configuration"
@@ -98,42 +109,58 @@ def fail_what_waits_for_a_failed_model(state: State) -> e.Decision | None:
 # --- the queue ------------------------------------------------------------------------------------------------------
 
 
-def serve_the_queue(state: State) -> e.Decision | None:
+def serve_the_queue(state: State) -> list[e.Decision]:
     """One pass over the queue in order: the first request that can do something does it.
 
     Requests of one model keep their order, so only the first of each lane can act. What earlier ones claim and
     protect goes along: `claimed` GPUs (no later swap may touch them), `blocked` models (no later dispatch to them),
-    `earlier` models (no later swap may evict them).
+    `earlier` models (no later swap may evict them). Whoever is told to wait on the way changes nothing for the others.
+
+    Only where something was touched: requests on GPUs that no model ties together never wait for each other.
     """
-    if not state.lanes:
-        return None
+    if not state.touched or not state.lanes:
+        return []
+    within = _connected(state, state.touched)
     heads = []
     for name, lane in state.lanes.items():
-        head = head_of(state, lane)
-        if head is not None:
-            heads.append((head, name))
+        if within & (state.models[name].mask or EVERYWHERE):
+            head = head_of(state, lane)
+            if head is not None:
+                heads.append((head, name))
     heads.sort()
     ahead = _Ahead(busy=busy_mask(state))
+    decisions: list[e.Decision] = []
     for rank, name in heads:
         model = state.models[name]
         request = state.requests[rank[2]]
+        decision: e.Decision | None = None
         if needs_swap(model):
-            decision = _ask_for_a_swap(state, model, request, ahead)
-        elif model.phase == "ready" and name not in ahead.blocked:
-            decision = _serve(state, model, request)
-            ahead.earlier.append(name)
+            decision = _ask_for_a_swap(state, model, request, ahead, decisions)
         else:
-            decision = None
+            if model.phase == "ready" and name not in ahead.blocked:
+                decision = _serve(state, model, request)
             ahead.earlier.append(name)
         if decision is not None:
-            return decision
-    return None
+            decisions.append(decision)
+            break
+    return decisions
+
+
+def _connected(state: State, mask: int) -> int:
+    """These GPUs, and all that models wanted or loaded tie to them."""
+    if mask == EVERYWHERE:
+        return mask
+    spans = [model.mask for model in state.models.values() if model.name in state.lanes or model.phase != "absent"]
+    while further := [span for span in spans if span & mask and span & ~mask]:
+        for span in further:
+            mask |= span
+    return mask
 
 
 class _Ahead:
     """What stands in a request's way: swaps under way, and what the requests before it want."""
 
-    __slots__ = ("blocked", "busy", "claimed", "claims", "earlier")
+    __slots__ = ("blocked", "busy", "claimed", "claims", "earlier", "plans")
 
     def __init__(self, busy: int) -> None:
         self.busy = busy
@@ -142,13 +169,30 @@ class _Ahead:
         """GPUs and rid of each claim."""
         self.blocked: list[str] = []
         self.earlier: list[str] = []
+        self.plans: dict[tuple[int, bool], Plan] = {}
+        """Models that are nowhere need the same room wherever they have the same GPUs."""
 
-    def claim(self, request: Request, needed: Plan, *, hard: bool) -> None:
+    def plan(self, state: State, model: Model, request: Request) -> Plan:
+        if model.phase != "absent":
+            return plan(state, model, request)
+        key = (model.mask, request.forced)
+        known = self.plans.get(key)
+        if known is None:
+            known = self.plans[key] = plan(state, model, request)
+        return known
+
+    def claim(self, request: Request, needed: Plan, hard: bool) -> None:
         self.claimed |= needed.mask
         self.claims.append((needed.mask, request.rid))
         if hard:
             self.blocked += needed.victims
             self.blocked += needed.in_the_way
+
+    def first_claim(self, mask: int) -> str:
+        for gpus, rid in self.claims:
+            if gpus & mask:
+                return f"rid:{rid}"
+        raise AssertionError(f"nobody claims any of GPUs {gpus_of(mask)}")
 
 
 def _serve(state: State, model: Model, request: Request) -> e.Decision | None:
@@ -161,69 +205,81 @@ def _serve(state: State, model: Model, request: Request) -> e.Decision | None:
 Waits = Literal["grace", "claimed", "swapping", "protected", "evicting", "gpu_out"]
 
 
-def _ask_for_a_swap(state: State, model: Model, request: Request, ahead: _Ahead) -> e.Decision | None:
-    """Begin it, be held, or fail. Whoever is held claims its GPUs and, out of its grace, blocks what must leave."""
-    if model.mask & state.gpus_out:
+def _ask_for_a_swap(
+    state: State, model: Model, request: Request, ahead: _Ahead, decisions: list[e.Decision]
+) -> e.Decision | None:
+    """Begin it, or fail: returned. Or be held: claim its GPUs and, out of its grace, block what must leave."""
+    if state.gpus_out & model.mask:
         # Nobody knows for how long: it claims nothing, blocks nobody, and its grace does not begin.
-        return _held(state, request, Plan(outcome="wait", mask=model.mask), "gpu_out")
-    needed = plan(state, model, request)
+        _hold(request, Plan(outcome="wait", mask=model.mask), "gpu_out", False, (), -1, decisions)
+        return None
+    needed = ahead.plan(state, model, request)
     if needed.outcome == "never":
         return _refuse(state, model, request, needed)
-    is_claimed = needed.mask & ahead.claimed != 0
+    mask = needed.mask
+    is_claimed = mask & ahead.claimed != 0
     head_since_us = request.head_since_us
     if head_since_us < 0 and not is_claimed:
         head_since_us = state.now_us
-    from_us = request.arrived_us if state.settings.head_grace_from == "arrival" else head_since_us
-    if from_us < 0:
-        from_us = state.now_us
-    due_us = from_us + state.settings.head_grace_us
+    due_us = _grace_ends(state, request, head_since_us)
     hard = request.forced or request.op != 0 or state.now_us >= due_us
     why: Waits
-    if needed.mask & ahead.busy:
+    by: tuple[str, ...]
+    if mask & ahead.busy:
         why = "swapping"
-        by = [swap.target or ", ".join(swap.victims) for swap in state.swaps.values() if swap.mask & needed.mask]
+        by = tuple([swap.target or ", ".join(swap.victims) for swap in state.swaps.values() if swap.mask & mask])
     elif is_claimed:
         why = "claimed"
-        by = [f"rid:{rid}" for mask, rid in ahead.claims if mask & needed.mask]
+        by = (ahead.first_claim(mask),)
     elif needed.outcome == "wait" or model.replicas:
         why = "evicting"
-        by = [*needed.in_the_way, *([model.name] if model.replicas else [])]
-    elif by := [name for name in needed.victims if name in ahead.earlier]:
+        by = (*needed.in_the_way, model.name) if model.replicas else needed.in_the_way
+    elif by := tuple([name for name in needed.victims if name in ahead.earlier]):
         why = "protected"
     else:
-        by = [name for name in needed.victims if state.models[name].in_flight or wanted_by(state, name)]
         why = "grace"
+        by = tuple([name for name in needed.victims if state.models[name].in_flight or wanted_by(state, name)])
         if hard or not by:
             return swaps.begin_load(state, model, request, needed, contested=bool(by))
-    ahead.claim(request, needed, hard=hard)
-    held = _held(state, request, needed, why, hard=hard, blocked_by=by, head_since_us=head_since_us)
-    if held is None and why == "grace" and f"grace:{request.rid}" not in state.timers:
-        return e.TimerSet(kind="grace", key=str(request.rid), due_us=due_us)
-    return held
+    ahead.claim(request, needed, hard)
+    _hold(request, needed, why, hard, by, head_since_us, decisions)
+    if why == "grace" and f"grace:{request.rid}" not in state.timers:
+        decisions.append(e.TimerSet(kind="grace", key=str(request.rid), due_us=due_us))
+    return None
 
 
-def _held(
-    state: State,
+def _grace_ends(state: State, request: Request, head_since_us: int) -> int:
+    from_us = head_since_us
+    if state.settings.head_grace_from == "arrival":
+        from_us = request.arrived_us
+    elif head_since_us < 0:
+        from_us = state.now_us  # its grace has not begun
+    return from_us + state.settings.head_grace_us
+
+
+def _hold(
     request: Request,
     needed: Plan,
     why: Waits,
-    *,
-    hard: bool = False,
-    blocked_by: Sequence[str] = (),
-    head_since_us: int = -1,
-) -> e.RequestHeld | None:
+    hard: bool,
+    by: tuple[str, ...],
+    head_since_us: int,
+    decisions: list[e.Decision],
+) -> None:
     """Said once per change."""
-    if request.held == (why, hard, needed.victims, tuple(blocked_by)):
-        return None
-    return e.RequestHeld(
-        rid=request.rid,
-        model=request.model,
-        why=why,
-        head_since_us=max(head_since_us, 0),
-        hard=hard,
-        victims=list(needed.victims),
-        footprint=gpus_of(needed.mask),
-        blocked_by=list(blocked_by),
+    if request.held == (why, hard, needed.victims, by):
+        return
+    decisions.append(
+        e.RequestHeld(
+            rid=request.rid,
+            model=request.model,
+            why=why,
+            head_since_us=max(head_since_us, 0),
+            hard=hard,
+            victims=list(needed.victims),
+            footprint=gpus_of(needed.mask),
+            blocked_by=list(by),
+        )
     )
 
 
@@ -314,7 +370,7 @@ def end_the_queue(state: State) -> e.Decision | None:
     if not is_late(state):
         return None
     for name, lane in state.lanes.items():
-        request = state.requests[min(ranks[0] for ranks in lane.by_key.values())[2]]
+        request = state.requests[first_of(lane)[2]]
         if request.op:
             return e.AdminDone(op=request.op, outcome="cancelled", code="shutting_down")
         return e.RequestFailed(rid=request.rid, status=503, code="shutting_down", model=name)
@@ -379,4 +435,4 @@ RULES: tuple[Rule, ...] = (
     arm_the_force_timer,
 )
 
-__all__ = ["RULES", "next_decision"]
+__all__ = ["RULES", "next_decision", "next_decisions"]

@@ -20,6 +20,9 @@ CONVERSATIONS_MAX = 512
 """Conversations remembered per model for the choice of a replica."""
 SUSPECTS_MAX = 64
 
+EVERYWHERE = -1
+"""A mask of all GPUs, and of none."""
+
 Rank = tuple[int, int, int]
 """Place in the queue, smaller first: (0 if forced else 1, -priority, rid)."""
 
@@ -57,7 +60,7 @@ class Request(msgspec.Struct, kw_only=True):
 
 
 class Lane(msgspec.Struct, kw_only=True):
-    """The queue of one model: per API key, ranks in order."""
+    """The queue of one model: ranks in order, per API key that has a limit, and under "" those of all others."""
 
     by_key: dict[str, list[Rank]] = {}
     length: int = 0
@@ -212,6 +215,8 @@ class State(msgspec.Struct, kw_only=True):
     swaps: dict[int, Swap] = {}
     residents: list[list[str]] = []
     """Per GPU: models with a process on it or about to have one."""
+    touched: int = 0
+    """GPUs where the last fact, or a decision since, may have changed what the queue can do."""
     gpus_out: int = 0
     timers: dict[str, int] = {}
     """`kind:key` to due time."""
@@ -239,6 +244,11 @@ def mask_of(gpus: tuple[int, ...]) -> int:
 
 def gpus_of(mask: int) -> tuple[int, ...]:
     return tuple(gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1)
+
+
+def touch(state: State, model: Model) -> None:
+    """The queue is to be looked at again on the GPUs of a model; a model without any may be anywhere."""
+    state.touched |= model.mask or EVERYWHERE
 
 
 def model_settings(state: State, name: str) -> ModelSettings:
@@ -272,11 +282,22 @@ def key_is_full(state: State, key: str) -> bool:
     return limits is not None and 0 < limits.max_parallel <= state.running.get(key, 0)
 
 
+def lane_key(state: State, key: str) -> str:
+    """Which list of a lane a key's requests stand in."""
+    limits = state.settings.keys.get(key)
+    return key if limits is not None and limits.max_parallel else ""
+
+
+def first_of(lane: Lane) -> Rank:
+    """The first of a lane, whatever its key."""
+    return min(ranks[0] for ranks in lane.by_key.values())
+
+
 def head_of(state: State, lane: Lane) -> Rank | None:
     """The first of a lane that its key allows to run."""
     head: Rank | None = None
     for key, ranks in lane.by_key.items():
-        if (head is None or ranks[0] < head) and not key_is_full(state, key):
+        if (head is None or ranks[0] < head) and not (key and key_is_full(state, key)):
             head = ranks[0]
     return head
 
@@ -286,9 +307,7 @@ def wanted_by(state: State, model: str) -> int:
     lane = state.lanes.get(model)
     if lane is None:
         return 0
-    if not state.settings.keys:
-        return lane.length
-    return sum(len(ranks) for key, ranks in lane.by_key.items() if not key_is_full(state, key))
+    return sum(len(ranks) for key, ranks in lane.by_key.items() if not (key and key_is_full(state, key)))
 
 
 def dump(state: State) -> msgspec.Raw:
@@ -302,8 +321,12 @@ def restore(raw: msgspec.Raw) -> State:
 
 
 def digest(state: State) -> str:
-    """Equal for equal states, whatever the machine, Python version or hash seed. The order of a dict counts."""
-    return hashlib.blake2b(msgspec.json.encode(state), digest_size=16).hexdigest()
+    """Equal for equal states, whatever the machine, Python version or hash seed. The order of a dict counts.
+
+    `touched` is left out: once all is decided it says nothing any more.
+    """
+    settled = msgspec.structs.replace(state, touched=0)
+    return hashlib.blake2b(msgspec.json.encode(settled), digest_size=16).hexdigest()
 
 
 def carried_from(state: State) -> Carried:

@@ -14,6 +14,7 @@ from router.scheduler.state import (
     Request,
     State,
     Swap,
+    first_of,
     gpus_of,
     head_of,
     is_closing,
@@ -272,7 +273,7 @@ def _cut(state: State, model: Model) -> e.Decision | None:
     """By force: the queue of the model fails; if a swap loads it or drains it already, its processes end now."""
     lane = state.lanes.get(model.name)
     if lane is not None:
-        request = state.requests[min(ranks[0] for ranks in lane.by_key.values())[2]]
+        request = state.requests[first_of(lane)[2]]
         if request.op:
             return e.AdminDone(op=request.op, outcome="cancelled", code="model_unloaded")
         return e.RequestFailed(rid=request.rid, status=503, code="model_unloaded", model=model.name)

@@ -140,9 +140,14 @@ class Stories(RuleBasedStateMachine):
 
 
 QUICK = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+    database=None,
 )
-DEEP = settings(QUICK, max_examples=500, stateful_step_count=70)
+DEEP = settings(QUICK, max_examples=600, stateful_step_count=70, derandomize=False)
 
 
 def test_no_story_breaks_an_invariant() -> None:
