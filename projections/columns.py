@@ -49,8 +49,8 @@ def _sql_type(kind: inspect.Type) -> str:
             inner = _sql_type(kind.item_type)
             return "JSON" if inner == "JSON" else f"{inner}[]"
         case inspect.UnionType():
-            inner = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
-            return _sql_type(inner[0]) if len(inner) == 1 else "JSON"
+            others = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
+            return _sql_type(others[0]) if len(others) == 1 else "JSON"
         case inspect.StructType() if not kind.array_like and kind.tag is None:
             parts = [(field.encode_name, _sql_type(field.type)) for field in kind.fields]
             if all(each in ("BIGINT", "VARCHAR", "BOOLEAN", "DOUBLE") for _, each in parts):

@@ -1,7 +1,7 @@
 """The DuckDB file of the projections: a cache of the log that may be lost at any time.
 
-A file that cannot be used (damaged, of another DuckDB version, of other tables, or not a database at all) makes room for
-a new one. One that we made is deleted; any other is set aside beside it, since somebody may miss it.
+A file that cannot be used (damaged, of another DuckDB version, of other tables, or not a database at all) makes room
+for a new one. A DuckDB file is deleted; anything else is set aside beside it, since somebody may miss it.
 """
 
 import logging
@@ -10,6 +10,7 @@ from pathlib import Path
 import duckdb
 
 from projections.definitions import definitions, fingerprint
+from projections.errors import DatabaseLocked, DatabaseUnusable
 
 logger = logging.getLogger("llama_router.projections")
 
@@ -20,15 +21,8 @@ _ABOUT = """
 CREATE TABLE about (fingerprint VARCHAR, duckdb VARCHAR);
 CREATE TABLE applied (stream VARCHAR, seq BIGINT, crc BIGINT);
 CREATE MACRO time_of(us) AS make_timestamp(us);
+CREATE MACRO not_negative(x) AS CASE WHEN x < 0 THEN 0 ELSE x END;
 """
-
-
-class DatabaseLocked(Exception):
-    """Another process writes the file."""
-
-
-class DatabaseUnusable(Exception):
-    """There is a file, but not with our tables as this version makes them."""
 
 
 def open_database(path: Path) -> duckdb.DuckDBPyConnection:

@@ -2,13 +2,13 @@
 
 A file begins with a sentence on what the table is; then come its parts, each under a line of its own:
 
-    -- create                                     statements that make the table and its views
-    -- apply events: SwapBegun SwapFinished       statements that take `batch`, new lines of that stream, into the table;
-                                                  run when it holds one of these types (`*`: always)
-    -- seed                                       for a log whose beginning was cut: takes `checkpoint(seq, state)`, the
-                                                  scheduler's state at its first line
-    -- prune                                      drops what ended before `horizon(events, observations)`, the first seqs
-                                                  that the log still has
+    -- create                                  statements that make the table and its views
+    -- apply events: SwapBegun SwapFinished    statements that take `batch`, new lines of that stream, into the table;
+                                               run when it holds one of these types (`*`: always)
+    -- seed                                    for a log whose beginning was cut: takes `checkpoint(seq, state)`, the
+                                               scheduler's state at its first line
+    -- prune                                   drops what ended before `horizon(events, observations)`: the first
+                                               seq of each stream that the log still has
 
 A table depends on one stream only, so it does not matter how the two interleave.
 """
@@ -40,8 +40,8 @@ ORDER = (
     "slot_samples",
     "log_lines",
 )
-"""Requests look up the replica and the swap that served them, and what a run ended with; crashes, the model of a replica;
-the queue's depth, where a request was before this batch."""
+"""Requests look up the replica and the swap that served them, and when a lost run ended; crashes, the model of a
+replica; the queue's depth, where a request was before this batch."""
 
 _PART = re.compile(r"^-- (create|seed|prune|apply (events|observations): (.+))$")
 

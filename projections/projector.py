@@ -23,9 +23,10 @@ from eventlog.codec import stored_crc
 from eventlog.housekeeping import read_header
 from eventlog.segments import STREAMS, Segment, Stream, list_segments
 from projections.columns import columns
-from projections.database import DatabaseLocked, DatabaseUnusable, new_database, open_database
+from projections.database import new_database, open_database
 from projections.definitions import definitions
-from projections.lines import BATCH_BYTES, LogChanged, Lines, seq_of
+from projections.errors import DatabaseLocked, DatabaseUnusable
+from projections.lines import BATCH_BYTES, Lines, LogChanged, seq_of
 
 logger = logging.getLogger("llama_router.projections")
 
@@ -146,7 +147,8 @@ class Projector:
                 if definition.stream == stream and definition.wants(types):
                     connection.execute(definition.parts["apply"])
             connection.execute(
-                "UPDATE applied SET seq = ?, crc = ? WHERE stream = ?", [seq_of(lines[-1]), stored_crc(lines[-1]), stream]
+                "UPDATE applied SET seq = ?, crc = ? WHERE stream = ?",
+                [seq_of(lines[-1]), stored_crc(lines[-1]), stream],
             )
             connection.execute("COMMIT")
         except BaseException:
@@ -160,14 +162,14 @@ class Projector:
             with open(fd, "wb", closefd=False) as file:
                 file.write(b"\n".join(lines))
             self._connection.execute(
-                f"CREATE OR REPLACE TEMP TABLE batch AS FROM read_json('/proc/self/fd/{fd}', format = 'newline_delimited', "
+                f"CREATE OR REPLACE TEMP TABLE batch AS FROM read_json('/proc/self/fd/{fd}', format = 'nd', "
                 f"columns = {columns(stream)}, ignore_errors = true, maximum_object_size = {MAX_LINE_BYTES})"
             )
         finally:
             os.close(fd)
 
     def _prune(self) -> None:
-        """Drop what ended before the first line that the log still has, so that the database grows no larger than it."""
+        """Drop what ended before the first line that the log still has: the database grows no larger than it."""
         firsts: dict[Stream, int] = {}
         for stream in STREAMS:
             segments = list_segments(self.log_dir, stream)

@@ -122,8 +122,10 @@ served AS (
     SELECT
         sent.*,
         swaps.swap,
-        greatest(0, least(sent.dispatched_us, replicas.ready_us)
-            - greatest(known.arrived_us, coalesce(swaps.begun_us, replicas.ordered_us))) AS load_wait_us
+        CASE WHEN replicas.ready_us IS NOT NULL THEN not_negative(
+            least(sent.dispatched_us, replicas.ready_us)
+            - greatest(known.arrived_us, coalesce(swaps.begun_us, replicas.ordered_us))
+        ) END AS load_wait_us
     FROM sent
     JOIN known ON known.rid = sent.rid
     LEFT JOIN replicas ON replicas.replica = sent.replica
@@ -166,13 +168,14 @@ SELECT known.* REPLACE (
     coalesce(served.replica, known.replica) AS replica,
     coalesce(served.rule, known.rule) AS rule,
     coalesce(served.overtook, known.overtook) AS overtook,
-    greatest(0, coalesce(served.dispatched_us, known.dispatched_us) - known.arrived_us) AS wait_us,
+    not_negative(coalesce(served.dispatched_us, known.dispatched_us) - known.arrived_us) AS wait_us,
     coalesce(served.load_wait_us, known.load_wait_us) AS load_wait_us,
     CASE WHEN coalesce(served.load_wait_us, known.load_wait_us) > 0 THEN coalesce(served.swap, known.swap) END AS swap,
     ends.seq AS end_seq,
     CASE WHEN ends.type = 'RequestLost' THEN coalesce(runs.last_us, ends.at_us) ELSE ends.at_us END AS ended_us,
-    greatest(0, CASE WHEN ends.type = 'RequestLost' THEN coalesce(runs.last_us, ends.at_us) ELSE ends.at_us END - known.arrived_us)
-        AS total_us,
+    not_negative(
+        CASE WHEN ends.type = 'RequestLost' THEN coalesce(runs.last_us, ends.at_us) ELSE ends.at_us END - known.arrived_us
+    ) AS total_us,
     CASE ends.type
         WHEN 'RequestFinished' THEN CASE WHEN coalesce(ends.status, 200) < 400 THEN 'ok' ELSE 'error' END
         WHEN 'RequestCancelled' THEN 'cancelled'
@@ -189,7 +192,7 @@ SELECT known.* REPLACE (
     CASE WHEN ends.type = 'RequestFailed' THEN coalesce(ends.suspect, false) END AS suspect,
     ends.first_byte_us AS first_byte_us,
     ends.first_token_us AS first_token_us,
-    greatest(0, coalesce(served.dispatched_us, known.dispatched_us) - known.arrived_us) + ends.first_token_us AS ttft_us,
+    not_negative(coalesce(served.dispatched_us, known.dispatched_us) - known.arrived_us) + ends.first_token_us AS ttft_us,
     CASE WHEN ends.type = 'RequestFinished' THEN coalesce(ends.took_us, 0) END AS took_us,
     ends.bytes_out AS bytes_out,
     ends.frames AS frames,

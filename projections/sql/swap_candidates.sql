@@ -10,6 +10,7 @@ CREATE TABLE swap_candidates (
     wanted INTEGER,
     in_flight INTEGER,
     age_us BIGINT,
+    worth BIGINT,
     gpus INTEGER[]
 );
 
@@ -24,6 +25,7 @@ SELECT
     coalesce((each.value ->> 'wanted')::INTEGER, 0),
     coalesce((each.value ->> 'in_flight')::INTEGER, 0),
     coalesce((each.value ->> 'age_us')::BIGINT, 0),
+    (each.value ->> 'worth')::BIGINT,
     coalesce((each.value -> 'gpus')::INTEGER[], [])
 FROM batch
 CROSS JOIN (VALUES (true), (false)) AS lists(chosen)

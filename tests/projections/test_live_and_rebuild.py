@@ -25,7 +25,16 @@ def rebuilt(log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, li
 
 
 def test_the_log_that_these_tests_use_has_a_bit_of_everything(rebuilt: dict[str, list[str]]) -> None:
-    for name in ("requests", "swaps", "replicas", "crashes", "decisions", "queue_depth", "token_seconds", "gpu_samples"):
+    for name in (
+        "requests",
+        "swaps",
+        "replicas",
+        "crashes",
+        "decisions",
+        "queue_depth",
+        "token_seconds",
+        "gpu_samples",
+    ):
         assert len(rebuilt[name]) > 5, name
     assert "'lost'" in " ".join(rebuilt["replicas"]), "a run was broken off"
     assert "'lost'" in " ".join(rebuilt["requests"])
@@ -72,9 +81,7 @@ def test_a_log_that_grows_in_any_pieces_gives_the_same_rows_as_a_rebuild(
     projector.close()
 
 
-def test_a_batch_of_any_size_gives_the_same_rows(
-    log: Path, rebuilt: dict[str, list[str]], tmp_path: Path
-) -> None:
+def test_a_batch_of_any_size_gives_the_same_rows(log: Path, rebuilt: dict[str, list[str]], tmp_path: Path) -> None:
     with Projector(log, tmp_path / "db") as projector:
         while projector.poll(size_bytes=1):
             pass

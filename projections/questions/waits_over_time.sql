@@ -1,0 +1,11 @@
+-- Waits over time: p50, p95 and the longest, of the requests that arrived in each step.
+SELECT
+    arrived_us // $bucket_us * $bucket_us AS at_us,
+    count(*) AS requests,
+    quantile_cont(wait_us, 0.5) AS wait_p50_us,
+    quantile_cont(wait_us, 0.95) AS wait_p95_us,
+    max(wait_us) AS wait_max_us
+FROM requests
+WHERE arrived_us >= $since_us AND arrived_us < $until_us AND ($model = '' OR model = $model) AND wait_us IS NOT NULL
+GROUP BY 1
+ORDER BY 1
