@@ -17,6 +17,7 @@ examples:
   llama-router status --watch            what is loaded, what waits and for what
   llama-router load qwen3-8b --wait      load a model now
   llama-router log cat --model qwen3-8b  what the log says about a model
+  llama-router sql --ask models          what each model did today
 
 exit codes: 0 done, 1 it could not be done, 2 the command line is wrong, 70 a bug (the log holds what led to it)
 """
@@ -47,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"llama-router {version('llama-router')}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     from eventlog.commands import add_commands as add_log_commands
+    from projections.commands import add_commands as add_projections_commands
     from replay.commands import add_commands as add_replay_commands
 
     from router.admin_commands import add_admin_commands
@@ -61,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     add_logs_command(verbs, configured_log_dir)
     add_log_commands(verbs)
     add_replay_commands(verbs, configured_log_dir)
+    add_projections_commands(verbs, configured_log_dir, configured_history_db)
     return parser
 
 
@@ -69,6 +72,13 @@ def configured_log_dir() -> Path:
     from router.places import log_dir
 
     return log_dir()
+
+
+def configured_history_db() -> Path:
+    """The same for the dashboard's database."""
+    from router.places import history_db
+
+    return history_db()
 
 
 if __name__ == "__main__":

@@ -33,10 +33,19 @@ class Places:
 
 def log_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the event log lies by the environment and the defaults alone: for when config.json cannot be read."""
+    return _places_without_config(environ).log
+
+
+def history_db(environ: Mapping[str, str] = os.environ) -> Path:
+    """The same for the dashboard's database."""
+    return _places_without_config(environ).history_db
+
+
+def _places_without_config(environ: Mapping[str, str]) -> Places:
     findings = Findings()
     outside = read_outside({}, environ, findings)
     config, presets = find_places(outside, environ)
-    return place(complete(outside, {}, str(config), findings), config, presets, environ, findings).log
+    return place(complete(outside, {}, str(config), findings), config, presets, environ, findings)
 
 
 def find_places(outside: Values, environ: Mapping[str, str]) -> tuple[Path, Path]:
