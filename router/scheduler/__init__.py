@@ -10,7 +10,7 @@ Invariant: nothing here reads a clock, the environment, a file or a socket, or d
 
 from eventlog.events import Decision, Fact
 from router.scheduler.fold import fold
-from router.scheduler.rules import next_decision, next_decisions
+from router.scheduler.rules import RULES, next_decision, next_decisions
 from router.scheduler.state import State, carried_from, digest, dump, restore
 
 POLICY_VERSION = 1
@@ -28,7 +28,9 @@ def step(state: State, fact: Fact) -> list[Decision]:
     """
     fold(state, fact)
     decisions: list[Decision] = []
-    while decided := next_decisions(state):
+    first_rule = 0
+    while first_rule < len(RULES):
+        decided, first_rule = next_decisions(state, first_rule)
         for decision in decided:
             fold(state, decision)
         decisions += decided

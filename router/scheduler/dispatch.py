@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from eventlog import events as e
-from router.scheduler.state import Lane, Model, Rank, Replica, Request, State, head_of, key_is_full
+from router.scheduler.state import Lane, Model, Rank, Replica, Request, State, key_is_full
 
 OVERTOOK_SHOWN = 8
 
@@ -64,14 +64,16 @@ def has_room(state: State, replica: Replica, weight: int, *, alone: bool) -> boo
 
 def dispatch(state: State, request: Request, choice: Choice, *, pay_out: bool = False) -> e.RequestDispatched:
     """Says also whom the request passes: earlier ones that need a swap on its GPUs."""
-    passed: list[tuple[Rank, Lane]] = []
+    rank, mask = request.rank, choice.replica.mask
+    overtook = 0
+    passed: list[Rank] = []
     for name, lane in state.lanes.items():
         model = state.models[name]
-        if model.mask & choice.replica.mask and not model.mask & state.gpus_out and needs_swap(model):
-            head = head_of(state, lane)
-            if head is not None and head < request.rank:
-                passed.append((head, lane))
-    passed.sort(key=lambda passed: passed[0])
+        if model.mask & mask and not model.mask & state.gpus_out and needs_swap(model):
+            ahead, first = _ahead_of(state, lane, rank)
+            if ahead:
+                overtook += ahead
+                passed.append(first)
     return e.RequestDispatched(
         rid=request.rid,
         replica=choice.replica.id,
@@ -80,18 +82,24 @@ def dispatch(state: State, request: Request, choice: Choice, *, pay_out: bool = 
         rule="pay_out" if pay_out and choice.why != "alone" else choice.why,
         in_flight=choice.replica.load,
         weight=choice.weight,
-        overtook=sum(_ahead_of(state, lane, request.rank) for _, lane in passed),
-        overtook_first=[head[2] for head, _ in passed[:OVERTOOK_SHOWN]],
+        overtook=overtook,
+        overtook_first=[first[2] for first in sorted(passed)[:OVERTOOK_SHOWN]],
     )
+
+
+def _ahead_of(state: State, lane: Lane, rank: Rank) -> tuple[int, Rank]:
+    """How many of a lane stand before this rank, and the first of them; their keys at a limit left out."""
+    ahead, first = 0, rank
+    for key, ranks in lane.by_key.items():
+        if ranks[0] < rank and not (key and key_is_full(state, key)):
+            ahead += bisect_left(ranks, rank)
+            first = min(first, ranks[0])
+    return ahead, first
 
 
 def needs_swap(model: Model) -> bool:
     """Nothing of it serves, and nothing of it is on the way."""
     return model.phase not in ("ready", "loading")
-
-
-def _ahead_of(state: State, lane: Lane, rank: Rank) -> int:
-    return sum(bisect_left(ranks, rank) for key, ranks in lane.by_key.items() if not (key and key_is_full(state, key)))
 
 
 __all__ = ["Choice", "choose", "dispatch", "has_room", "needs_swap", "weight_on"]

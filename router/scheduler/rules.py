@@ -27,21 +27,25 @@ from router.scheduler.state import (
 )
 
 Rule = Callable[[State], e.Decision | list[e.Decision] | None]
-"""A rule may return several decisions where none of them touches what the others are made from."""
+"""A rule may return several decisions where none of them touches what the others are made from. If the last of them is
+no more than a word to whoever waits, the rule has nothing else to say, and no rule before it has either."""
 
 
-def next_decisions(state: State) -> list[e.Decision]:
-    """What must be decided next: nothing when all is settled until the next fact."""
-    for rule in RULES:
-        decided = rule(state)
-        if decided:
-            return decided if isinstance(decided, list) else [decided]
-    return []
+def next_decisions(state: State, first_rule: int = 0) -> tuple[list[e.Decision], int]:
+    """What must be decided next, and the rule to go on with once that is folded; past the last one, all is settled."""
+    for number in range(first_rule, len(RULES)):
+        decided = RULES[number](state)
+        if isinstance(decided, list):
+            if decided:
+                return decided, number + 1 if isinstance(decided[-1], e.RequestHeld | e.TimerSet) else 0
+        elif decided is not None:
+            return [decided], 0
+    return [], len(RULES)
 
 
 def next_decision(state: State) -> e.Decision | None:
     """The first of them. Taken one by one, they come in the same order."""
-    decisions = next_decisions(state)
+    decisions, _ = next_decisions(state)
     return decisions[0] if decisions else None
 
 
