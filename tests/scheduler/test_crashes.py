@@ -123,6 +123,16 @@ def test_a_model_that_crashes_twice_within_a_minute_cools_down_and_its_queue_fai
     story.decides("swap to A (idle)", "spawn A/0")
 
 
+def test_a_model_that_crashes_under_one_fresh_request_after_another_cools_down_too() -> None:
+    """Each met its first crash: none of them is to blame."""
+    story = Scenario(models=MODELS)
+    story.serving((10, "A"))
+    story.crashes("A", begun=(10,))
+    story.serving((11, "A"))
+    story.crashes("A", begun=(11,))
+    story.decides("fail 11 (502 upstream_crashed)", "cool down A (crashes)")
+
+
 def test_two_crashes_further_apart_than_a_minute_are_none_of_that() -> None:
     story = Scenario(models=MODELS)
     for _ in range(3):
@@ -152,6 +162,20 @@ def test_the_same_holds_when_the_crash_is_known_before_the_broken_connection() -
     story.happens(e.ReplicaCrashed(replica=replica))
     story.happens(e.UpstreamLost(rid=10, replica=replica))
     story.decides("fail 10 (502 upstream_crashed, suspect)")
+
+
+def test_a_replica_that_turned_out_to_live_does_not_keep_the_blame_for_a_later_crash() -> None:
+    """10 lost its connection twice and the replica lived: the crashes after that are the model's own."""
+    story = Scenario(models=MODELS)
+    story.serving((10, "A"))
+    story.loses(10)
+    story.answers("A")
+    story.loses(10, begun=True)
+    story.answers("A")
+    story.crashes("A")
+    story.loaded("A")
+    story.crashes("A")
+    story.decides("cool down A (crashes)")
 
 
 def test_without_retries_nobody_is_called_a_suspect_at_the_first_crash() -> None:

@@ -1,8 +1,9 @@
 """A new configuration while running: what changed leaves and comes back, what did not is left alone."""
 
 from eventlog import events as e
-from eventlog.settings import ModelSettings
+from eventlog.settings import KeySettings, ModelSettings
 from tests.scheduler.scenario import Scenario
+from tests.scheduler.shell import SECOND
 
 MODELS: dict[str, tuple[int, ...]] = {"A": (0,), "B": (1,)}
 
@@ -52,6 +53,40 @@ def test_a_model_that_moves_counts_where_it_is_until_it_has_left() -> None:
     story.loaded("B")
     story.arrives(10, "A")
     story.decides("swap to A (idle) evicting B", "stop B/0 (evict)")
+
+
+def test_a_model_that_is_not_loaded_moves_at_once() -> None:
+    story = Scenario(models={"A": (0,), "B": (1,)})
+    story.reloads(A=(1,))
+    story.loaded("B")
+    story.arrives(10, "A")
+    story.decides("swap to A (idle) evicting B", "stop B/0 (evict)")
+
+
+def test_a_reload_that_changes_nothing_forgets_no_failure() -> None:
+    """The next cool-down is the longer one all the same."""
+    story = Scenario(models=MODELS, load_retries=0)
+    story.arrives(1, "A")
+    story.load_fails("A")
+    story.after(10)
+    story.reconfigures()
+    story.arrives(2, "A")
+    story.load_fails("A")
+    assert story.last(e.ModelCooledDown).until_us == story.now_us + 20 * SECOND
+
+
+def test_a_key_that_gets_a_limit_keeps_its_place_in_the_queue() -> None:
+    """Requests of K stood among the others; from now on they stand by themselves, and in their order."""
+    story = Scenario(models={"A": (0,)}, slots=1)
+    story.serving((9, "A"))
+    for rid in (10, 11, 12):
+        story.arrives(rid, "A", key="K" if rid != 11 else "other")
+    story.reconfigures(keys={"K": KeySettings(max_parallel=1)})
+    for rid in (9, 10, 11):
+        story.finishes(rid)
+    story.reconfigures(keys={})
+    story.finishes(12)
+    assert story.order() == [9, 10, 11, 12]
 
 
 def test_a_model_that_moves_while_its_swap_drains_is_planned_anew() -> None:

@@ -1,6 +1,7 @@
 """What crosses from one run to the next, and what does not."""
 
 import msgspec
+import pytest
 
 from eventlog import events as e
 from eventlog.settings import SchedulerSettings
@@ -23,6 +24,11 @@ def test_a_new_run_begins_with_nothing_loaded_and_nobody_waiting() -> None:
     state = story.state
     assert (state.requests, state.replicas, state.swaps, state.lanes, state.timers) == ({}, {}, {}, {}, {})
     assert state.residents == [[], []]
+
+
+def test_a_run_cannot_begin_at_zero_which_means_never() -> None:
+    with pytest.raises(AssertionError, match="0 means never"):
+        step(State(), e.RouterStarted(config=SchedulerSettings()))
 
 
 def test_numbers_go_on_so_that_no_name_is_used_twice() -> None:

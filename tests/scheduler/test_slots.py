@@ -3,6 +3,7 @@
 import pytest
 
 from eventlog.settings import ModelSettings
+from router.scheduler.state import CONVERSATIONS_MAX
 from tests.scheduler.scenario import Scenario
 
 TWO = {"A": ModelSettings(gpus=(0,), replicas=2)}
@@ -84,6 +85,25 @@ def test_a_conversation_does_not_queue_up_behind_its_own_replica_while_another_i
     story.arrives(10, "A", conversation="x")
     story.arrives(11, "A", conversation="x")
     story.decides("dispatch 10 to A/0 (least_busy)", "dispatch 11 to A/1 (least_busy)")
+
+
+def test_conversations_are_remembered_up_to_a_number_and_the_oldest_is_forgotten_first() -> None:
+    story = Scenario(models=TWO, slots=2)
+    story.strict = False
+    story.loaded("A")
+    for rid in range(10, 10 + CONVERSATIONS_MAX + 5):
+        story.arrives(rid, "A", conversation=f"c{rid}")
+        story.finishes(rid)
+    remembered = list(story.state.models["A"].conversations)
+    assert len(remembered) == CONVERSATIONS_MAX
+    assert remembered[0] == "c15"
+
+
+def test_a_model_with_one_replica_remembers_no_conversation() -> None:
+    story = Scenario(models={"A": (0,)})
+    story.loaded("A")
+    story.arrives(10, "A", conversation="x")
+    assert story.state.models["A"].conversations == {}
 
 
 def test_affinity_can_be_switched_off() -> None:
