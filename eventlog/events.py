@@ -125,6 +125,8 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     age_us: int = 0
     """Since its last use (lru) or since it was loaded (fifo)."""
     gpus: tuple[int, ...] = ()
+    worth: int = 0
+    """Its decayed uses times its load time, in small units, where that is how the victim was chosen."""
 
 
 class SlotTiming(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -44,11 +44,15 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     models: dict[str, ModelSettings] = {}
     gpus: int = 1
     max_models_per_gpu: int = 1
-    eviction: Literal["lru", "fifo"] = "lru"
+    eviction: Literal["lru", "fifo", "worth"] = "lru"
+    """Who leaves first: the longest unused, the longest loaded, or what is worth least (`router.scheduler.worth`)."""
     prefer_idle: bool = True
     """Among victims, an idle one goes before a busy one."""
     head_grace_us: int = 0
     head_grace_from: Literal["head", "arrival"] = "head"
+    head_release: Literal["grace", "accrued"] = "grace"
+    """What ends the patience of a blocked head: its grace, or the waiting that its model's requests have accrued; then
+    a grace above 0 is the most that it lasts."""
     force_load_us: int = 300_000_000
     overcommit: int = 0
     """Generations sent to a replica beyond its slots; -1 for no limit."""

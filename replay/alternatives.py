@@ -64,10 +64,11 @@ _FLAG = "true or false"
 SETTINGS: dict[str, _Named] = {
     "NUM_GPUS": _Named("gpus", _count(1), "a whole number of 1 or more"),
     "MAX_MODELS_PER_GPU": _Named("max_models_per_gpu", _count(1), "a whole number of 1 or more"),
-    "EVICTION_POLICY": _Named("eviction", _one_of("lru", "fifo"), "lru or fifo"),
+    "EVICTION_POLICY": _Named("eviction", _one_of("lru", "fifo", "worth"), "lru, fifo or worth"),
     "EVICT_PREFER_IDLE": _Named("prefer_idle", _flag, _FLAG, _shown_flag),
     "QUEUE_HEAD_GRACE": _Named("head_grace_us", _us, _SECONDS, _shown_s),
     "QUEUE_HEAD_GRACE_FROM": _Named("head_grace_from", _one_of("head", "arrival"), "head or arrival"),
+    "QUEUE_HEAD_RELEASE": _Named("head_release", _one_of("grace", "accrued"), "grace or accrued"),
     "QUEUE_FORCE_LOAD_TIMEOUT": _Named("force_load_us", _us, _SECONDS, _shown_s),
     "DISPATCH_OVERCOMMIT": _Named("overcommit", _count(-1), "a whole number of -1 or more"),
     "CONVERSATION_AFFINITY": _Named("affinity", _flag, _FLAG, _shown_flag),
@@ -187,7 +188,7 @@ def config_lines(settings: SchedulerSettings, sets: Sequence[str]) -> str:
 def _as_json(key: str, value: str) -> Any:
     if key == "gpus":
         return list(_gpus(value))
-    if key in ("EVICTION_POLICY", "QUEUE_HEAD_GRACE_FROM"):
+    if key in ("EVICTION_POLICY", "QUEUE_HEAD_GRACE_FROM", "QUEUE_HEAD_RELEASE"):
         return value
     named = SETTINGS.get(key) or MODEL_SETTINGS[key]
     if named.shown is _shown_flag:

@@ -357,15 +357,14 @@ def _read_keys(
     return keys
 
 
-def _eviction(values: Values, findings: Findings) -> Literal["lru", "fifo"]:
+def _eviction(values: Values, findings: Findings) -> Literal["lru", "fifo", "worth"]:
     asked: str = values["EVICTION_POLICY"]
-    if asked.casefold() == "fifo":
-        return "fifo"
-    if asked.casefold() != "lru":
+    policies: dict[str, Literal["lru", "fifo", "worth"]] = {"lru": "lru", "fifo": "fifo", "worth": "worth"}
+    if asked.casefold() not in policies:
         message = "there is no such policy; lru is used"
-        near = nearest(asked, ("lru", "fifo"))
-        findings.warn(values.problem("EVICTION_POLICY", message, allowed="lru, fifo", nearest=near))
-    return "lru"
+        near = nearest(asked, policies)
+        findings.warn(values.problem("EVICTION_POLICY", message, allowed=", ".join(policies), nearest=near))
+    return policies.get(asked.casefold(), "lru")
 
 
 def _warn_of_others(values: Values, keys: Mapping[str, KeyConfig], findings: Findings) -> None:
@@ -394,7 +393,7 @@ def _scheduler(
     models: Mapping[str, ModelConfig],
     keys: Mapping[str, KeyConfig],
     gpus: int,
-    eviction: Literal["lru", "fifo"],
+    eviction: Literal["lru", "fifo", "worth"],
 ) -> SchedulerSettings:
     return SchedulerSettings(
         models={
@@ -415,6 +414,7 @@ def _scheduler(
         prefer_idle=values["EVICT_PREFER_IDLE"],
         head_grace_us=_us(values["QUEUE_HEAD_GRACE"]),
         head_grace_from=values["QUEUE_HEAD_GRACE_FROM"],
+        head_release=values["QUEUE_HEAD_RELEASE"],
         force_load_us=_us(values["QUEUE_FORCE_LOAD_TIMEOUT"]),
         overcommit=values["DISPATCH_OVERCOMMIT"],
         affinity=values["CONVERSATION_AFFINITY"],

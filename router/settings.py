@@ -143,10 +143,11 @@ SETTINGS: tuple[Setting, ...] = (
     # the scheduler
     Setting("NUM_GPUS", None, integer(1, 1024, or_none=True), "number of GPUs; NVML's count where absent"),
     Setting("MAX_MODELS_PER_GPU", 1, integer(1, 1000), "models that may be resident on one GPU"),
-    Setting("EVICTION_POLICY", "lru", text, "lru: longest unused leaves; fifo: longest loaded leaves"),
+    Setting("EVICTION_POLICY", "lru", text, "who leaves: lru longest unused, fifo longest loaded, worth least worth"),
     Setting("EVICT_PREFER_IDLE", True, flag, "among victims, an idle one goes before a busy one"),
     Setting("QUEUE_HEAD_GRACE", 0.0, SECONDS, "seconds for which later requests may overtake a blocked head"),
     Setting("QUEUE_HEAD_GRACE_FROM", "head", one_of("head", "arrival"), "when the grace begins"),
+    Setting("QUEUE_HEAD_RELEASE", "grace", one_of("grace", "accrued"), "what ends a head's patience"),
     Setting("QUEUE_FORCE_LOAD_TIMEOUT", 300.0, SECONDS, "seconds after which a request goes first; 0 for never"),
     Setting("DISPATCH_OVERCOMMIT", 0, integer(-1, 100_000), "generations beyond a replica's slots; -1 without limit"),
     Setting("CONVERSATION_AFFINITY", True, flag, "ties between replicas go to the one that knows the conversation"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from eventlog import events as e
 from eventlog.settings import ModelSettings
-from router.scheduler import queue
+from router.scheduler import queue, worth
 from router.scheduler.state import (
     CONVERSATIONS_MAX,
     EVERYWHERE,
@@ -138,7 +138,10 @@ def _router_started(state: State, event: e.RouterStarted) -> None:
 
 def _config_loaded(state: State, event: e.ConfigLoaded) -> None:
     before, keys = state.settings.models, state.settings.keys
+    policy = state.settings.head_release
     state.settings = event.config
+    if policy != event.config.head_release:
+        worth.recount_waits(state)
     if event.config.keys != keys:
         assert "" not in event.config.keys, "a key has a name"
         queue.rebuild(state)
@@ -258,6 +261,8 @@ def _request_dispatched(state: State, event: e.RequestDispatched) -> None:
         replica.alone = request.rid
     state.running[request.key] = state.running.get(request.key, 0) + 1
     model.used_us = state.now_us
+    if worth.counts_uses(state):
+        worth.count_use(model, state.now_us)
     if request.work == "generation":
         model.in_flight += 1
     if request.conversation and len(model.replicas) > 1:
@@ -500,6 +505,8 @@ def _replica_ready(state: State, event: e.ReplicaReady) -> None:
     swap = state.swaps[model.target_of]
     swap.loading.remove(replica.index)
     swap.ready += 1
+    if worth.measures_loads(state):
+        model.load_us = event.load_us or state.now_us - swap.spawned_us
     if model.phase != "ready":
         model.loaded_us = state.now_us
         model.used_us = state.now_us

@@ -22,6 +22,9 @@ def enter(state: State, request: Request) -> None:
         ranks = lane.by_key[key] = []
     insort(ranks, request.rank)
     lane.length += 1
+    if state.settings.head_release == "accrued":
+        lane.arrived_us += request.arrived_us
+        state.touched = EVERYWHERE  # whoever waits changes what a swap costs
     if ranks[0] == request.rank:
         touch(state, state.models[request.model])
     if not request.forced:
@@ -37,6 +40,9 @@ def leave(state: State, request: Request) -> None:
         touch(state, state.models[request.model])
     _remove(ranks, request.rank)
     lane.length -= 1
+    if state.settings.head_release == "accrued":
+        lane.arrived_us -= request.arrived_us
+        state.touched = EVERYWHERE
     if not ranks:
         del lane.by_key[key]
         if not lane.by_key:

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from router.scheduler.state import Model, Request, State, wanted_by
+from router.scheduler.worth import counts_uses, worth_of
 
 
 class Plan(msgspec.Struct, kw_only=True, frozen=True):
@@ -71,19 +72,20 @@ def is_evictable(state: State, name: str) -> bool:
 
 
 def victim_key(state: State, name: str, *, forced: bool) -> tuple[bool, bool, int, str]:
-    """Who leaves first: unwanted before wanted, idle before busy, then by age, then by name.
+    """Who leaves first: unwanted before wanted, idle before busy, then by age or worth, then by name.
 
     A forced request does not look at who else is wanted.
     """
     model = state.models[name]
     wanted = not forced and wanted_by(state, name) > 0
     busy = state.settings.prefer_idle and model.in_flight > 0
-    return (wanted, busy, age_stamp(state, model), name)
+    last = worth_of(state, model) if counts_uses(state) else age_stamp(state, model)
+    return (wanted, busy, last, name)
 
 
 def age_stamp(state: State, model: Model) -> int:
     """The moment that the eviction policy counts a model's age from."""
-    return model.used_us if state.settings.eviction == "lru" else model.loaded_us
+    return model.loaded_us if state.settings.eviction == "fifo" else model.used_us
 
 
 def _is_pinned(state: State, name: str) -> bool:

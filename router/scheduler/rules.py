@@ -25,6 +25,7 @@ from router.scheduler.state import (
     is_late,
     wanted_by,
 )
+from router.scheduler.worth import adds_up_waits, released_us
 
 Rule = Callable[[State], e.Decision | list[e.Decision] | None]
 """A rule may return several decisions where none of them touches what the others are made from. If the last of them is
@@ -226,6 +227,9 @@ def _ask_for_a_swap(
     if head_since_us < 0 and not is_claimed:
         head_since_us = state.now_us
     due_us = _grace_ends(state, request, head_since_us)
+    if adds_up_waits(state):
+        paid_us = released_us(state, model, state.lanes[model.name], needed.victims)
+        due_us = min(paid_us, due_us) if state.settings.head_grace_us else paid_us
     hard = request.forced or request.op != 0 or state.now_us >= due_us
     why: Waits
     by: tuple[str, ...]
@@ -247,7 +251,7 @@ def _ask_for_a_swap(
             return swaps.begin_load(state, model, request, needed, contested=bool(by))
     ahead.claim(request, needed, hard)
     _hold(request, needed, why, hard, by, head_since_us, decisions)
-    if why == "grace" and f"grace:{request.rid}" not in state.timers:
+    if why == "grace" and not _is_timed(state, request, due_us):
         decisions.append(e.TimerSet(kind="grace", key=str(request.rid), due_us=due_us))
     return None
 
@@ -259,6 +263,12 @@ def _grace_ends(state: State, request: Request, head_since_us: int) -> int:
     elif head_since_us < 0:
         from_us = state.now_us  # its grace has not begun
     return from_us + state.settings.head_grace_us
+
+
+def _is_timed(state: State, request: Request, due_us: int) -> bool:
+    """Whether its grace has a timer that is early enough: a grace does not get shorter, accrued waiting does."""
+    timer_us = state.timers.get(f"grace:{request.rid}", 0)
+    return timer_us > 0 and (timer_us <= due_us or not adds_up_waits(state))
 
 
 def _hold(

@@ -64,6 +64,8 @@ class Lane(msgspec.Struct, kw_only=True):
 
     by_key: dict[str, list[Rank]] = {}
     length: int = 0
+    arrived_us: int = 0
+    """Sum over its requests; kept while heads are released by accrued waiting."""
 
 
 class Model(msgspec.Struct, kw_only=True):
@@ -98,6 +100,11 @@ class Model(msgspec.Struct, kw_only=True):
     """Its configuration changed while it was loaded: it leaves, and comes back as now configured."""
     conversations: dict[str, str] = {}
     """Conversation to the replica that served it last, oldest first."""
+    load_us: int = 0
+    """Its last load, from the spawn to ready; kept while a policy asks for it."""
+    uses: int = 0
+    """Dispatches in units of `worth.USE`, decayed up to `uses_at_us`; kept while a policy asks for it."""
+    uses_at_us: int = 0
 
 
 class Replica(msgspec.Struct, kw_only=True):

@@ -22,6 +22,7 @@ from router.scheduler.state import (
     key_is_full,
     wanted_by,
 )
+from router.scheduler.worth import counts_uses, worth_of
 
 UnloadWhy = Literal["unload", "ttl", "gpu_out", "stale"]
 
@@ -93,6 +94,7 @@ def _as_victim(state: State, name: str) -> e.Victim:
         in_flight=model.in_flight,
         age_us=state.now_us - age_stamp(state, model),
         gpus=model.gpus,
+        worth=worth_of(state, model) if counts_uses(state) else 0,
     )
 
 

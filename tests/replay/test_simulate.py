@@ -163,7 +163,7 @@ def test_settings_go_by_their_names_in_config_json() -> None:
         ("QUEUE_HEAD_GRACE", "expected KEY=VALUE"),
         ("QUEUE_HEAD_GRACE=-1", "seconds, 0 or more"),
         ("QUEUE_HED_GRACE=1", "did you mean QUEUE_HEAD_GRACE"),
-        ("EVICTION_POLICY=mru", "lru or fifo"),
+        ("EVICTION_POLICY=mru", "lru, fifo or worth"),
         ("replicas.c=2", "there is no model 'c'; there are a"),
         ("MAX_MODELS_PER_GPU=0", "1 or more"),
     ],

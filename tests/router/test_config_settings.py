@@ -88,7 +88,7 @@ def test_an_unknown_eviction_policy_becomes_lru_with_a_warning(desk: Desk) -> No
     config = _with(desk, EVICTION_POLICY="fif")
     assert config.scheduler.eviction == "lru"
     (warning,) = config.warnings
-    assert "allowed: lru, fifo" in warning
+    assert "allowed: lru, fifo, worth" in warning
     assert "did you mean 'fifo'" in warning
     assert _with(desk, EVICTION_POLICY="FIFO").scheduler.eviction == "fifo"
 
