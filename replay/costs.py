@@ -23,6 +23,8 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     same: float = 0.0
     other: float = 0.0
     elsewhere: float = 0.0
+    spread: tuple[float, ...] = ()
+    """By what factors the requests that were measured took longer or less than this; drawn anew for each request."""
 
 
 class ModelCosts(msgspec.Struct, frozen=True, kw_only=True):

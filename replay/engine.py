@@ -67,7 +67,7 @@ class Engine:
     def busy(self) -> int:
         return self._weights[0] + self._weights[1]
 
-    def start(self, now_us: int, rid: int, prompt_tokens: int, answer_tokens: int, weight: int) -> None:
+    def start(self, now_us: int, rid: int, prompt_tokens: float, answer_tokens: float, weight: int) -> None:
         """Begin at once."""
         self._move(now_us)
         job = Job(rid, answer_tokens, weight)

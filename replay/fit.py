@@ -13,6 +13,7 @@ from replay.recorded import Durations, Service
 SAMPLES_MIN = 8
 """Models with fewer requests are measured together with all others."""
 ROUNDS = 12
+SPREAD_MAX = 200
 _NEIGHBOURS = tuple[float, float, float]
 
 
@@ -74,7 +75,27 @@ def _fit_phase(samples: Sequence[tuple[float, float, _NEIGHBOURS]], *, has_fixed
             [[work * count for count in near] for work, (_, _, near) in zip(alone, samples, strict=True)],
             [took_us - work for work, (took_us, _, _) in zip(alone, samples, strict=True)],
         )
-    return Phase(fixed_us=fixed_us, token_us=token_us, same=slowing[0], other=slowing[1], elsewhere=slowing[2])
+    reckoned = [
+        (fixed_us + token_us * tokens) * (1.0 + sum(share * count for share, count in zip(slowing, near, strict=True)))
+        for _, tokens, near in samples
+    ]
+    # Least squares heed the long ones; together, all of them shall take as long as they did.
+    scale = sum(took_us for took_us, _, _ in samples) / (sum(reckoned) or 1.0)
+    factors = [took_us / (us * scale) for (took_us, _, _), us in zip(samples, reckoned, strict=True) if us > 0]
+    return Phase(
+        fixed_us=fixed_us * scale,
+        token_us=token_us * scale,
+        same=slowing[0],
+        other=slowing[1],
+        elsewhere=slowing[2],
+        spread=_thinned(sorted(factors)),
+    )
+
+
+def _thinned(ordered: Sequence[float]) -> tuple[float, ...]:
+    """At most so many of them, evenly."""
+    step = max(1, -(-len(ordered) // SPREAD_MAX))
+    return tuple(round(factor, 4) for factor in ordered[step // 2 :: step])
 
 
 def solve_nonnegative(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -129,6 +130,12 @@ class World:
             return times_us[0]
         return random.Random(f"{self.seed}/{kind}/{model}/{drawn}").choice(times_us[1:])
 
+    def _factor(self, number: int, phase: int, spread: tuple[float, ...]) -> float:
+        """By how much this request is slower or faster than reckoned: the same under every setting."""
+        if not spread:
+            return 1.0
+        return spread[crc32(b"%d/%d/%d" % (self.seed, phase, number)) % len(spread)]
+
     # --- calls ---
 
     def _arrive(self, call: Call) -> None:
@@ -181,7 +188,12 @@ class World:
         if 0 <= call.leaves_after_tokens < tokens:
             tokens = call.leaves_after_tokens
         engine = self._engines[replica]
-        engine.start(self.now_us, rid, call.prompt_tokens - cached, tokens, order.weight)
+        costs = self._costs_of[replica]
+        prompt_factor = self._factor(call.number, 0, costs.prefill.spread)
+        answer_factor = self._factor(call.number, 1, costs.decode.spread)
+        engine.start(
+            self.now_us, rid, (call.prompt_tokens - cached) * prompt_factor, tokens * answer_factor, order.weight
+        )
         self._watch(replica, engine)
 
     def _watch(self, replica: str, engine: Engine) -> None:
