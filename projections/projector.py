@@ -56,27 +56,28 @@ class Projector:
         self._progress = progress
         self._lines: dict[Stream, Lines] = {}
         self._first_seqs: dict[Stream, int] = {}
+        self._connection: duckdb.DuckDBPyConnection | None = None
         list_segments(log_dir, "events")
         try:
             self._connection = open_database(db_path)
             self._follow()
         except FileNotFoundError:
-            self._start_over("there was none")
-        except (DatabaseUnusable, LogChanged) as error:
-            self._start_over(str(error))
+            self.start_over("there was none")
+        except (DatabaseUnusable, LogChanged, duckdb.Error) as error:
+            self.start_over(str(error))
         except DatabaseLocked as error:
             if not take_over:
                 raise
-            self._start_over(str(error))
+            self.start_over(str(error))
 
     @property
     def applied(self) -> dict[str, int]:
         """Stream to the seq of the last line that is in the tables; 0 for none."""
-        return dict(self._connection.execute("SELECT stream, seq FROM applied").fetchall())
+        return dict(self._open.execute("SELECT stream, seq FROM applied").fetchall())
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection for a reader, for one thread. It sees whole batches only."""
-        return self._connection.cursor()
+        return self._open.cursor()
 
     def catch_up(self) -> int:
         """Apply all that is there; how many lines that was."""
@@ -86,7 +87,20 @@ class Projector:
         return count
 
     def poll(self, size_bytes: int = BATCH_BYTES) -> int:
-        """Apply what is new, one batch of each stream at most; how many lines. Raises LogDamaged, duckdb.Error."""
+        """Apply what is new, one batch of each stream at most; how many lines.
+
+        A file that turns out to be damaged is made anew, once: after that, the trouble is another. Raises LogDamaged
+        and duckdb.Error, after which this projector is of no more use.
+        """
+        try:
+            return self._poll(size_bytes)
+        except duckdb.Error as error:
+            if self.rebuilt_because:
+                raise
+            self.start_over(str(error).splitlines()[0])
+            return self._poll(size_bytes)
+
+    def _poll(self, size_bytes: int) -> int:
         count = 0
         for stream in STREAMS:
             if lines := self._lines[stream].read(size_bytes):
@@ -96,10 +110,23 @@ class Projector:
             self._prune()
         return count
 
+    def start_over(self, why: str) -> None:
+        """Empty tables, to be filled from the beginning of the log. Cursors must be closed first."""
+        self.close()
+        self.rebuilt_because = why
+        logger.info("building %s from the log %s: %s", self.db_path, self.log_dir, why)
+        self._connection = new_database(self.db_path)
+        self._seed()
+        self._follow()
+
     def close(self) -> None:
         for lines in self._lines.values():
             lines.close()
-        self._connection.close()
+        self._lines = {}
+        self._first_seqs = {}
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def __enter__(self) -> "Projector":
         return self
@@ -109,18 +136,13 @@ class Projector:
 
     # --- the file -----------------------------------------------------------------------------------------------------
 
-    def _start_over(self, why: str) -> None:
-        if self._lines:
-            self.close()
-            self._lines = {}
-        self.rebuilt_because = why
-        logger.info("building %s from the log %s: %s", self.db_path, self.log_dir, why)
-        self._connection = new_database(self.db_path)
-        self._seed()
-        self._follow()
+    @property
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        assert self._connection is not None, "this projector was closed"
+        return self._connection
 
     def _follow(self) -> None:
-        places = self._connection.execute("SELECT stream, seq, crc FROM applied").fetchall()
+        places = self._open.execute("SELECT stream, seq, crc FROM applied").fetchall()
         for stream, seq, crc in places:
             self._lines[stream] = Lines(self.log_dir, stream, seq, crc, self._progress)
         self._prune()
@@ -131,14 +153,14 @@ class Projector:
         header = read_header(segments[0]) if segments else None
         if header is None or not header.state:
             return
-        self._connection.execute("CREATE OR REPLACE TEMP TABLE checkpoint (seq BIGINT, state JSON)")
-        self._connection.execute("INSERT INTO checkpoint VALUES (?, ?)", [header.seq, bytes(header.state).decode()])
+        self._open.execute("CREATE OR REPLACE TEMP TABLE checkpoint (seq BIGINT, state JSON)")
+        self._open.execute("INSERT INTO checkpoint VALUES (?, ?)", [header.seq, bytes(header.state).decode()])
         self._run_parts("seed")
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
     def _apply(self, stream: Stream, lines: list[bytes]) -> None:
-        connection = self._connection
+        connection = self._open
         connection.execute("BEGIN")
         try:
             self._load(stream, lines)
@@ -161,7 +183,7 @@ class Projector:
         try:
             with open(fd, "wb", closefd=False) as file:
                 file.write(b"\n".join(lines))
-            self._connection.execute(
+            self._open.execute(
                 f"CREATE OR REPLACE TEMP TABLE batch AS FROM read_json('/proc/self/fd/{fd}', format = 'nd', "
                 f"columns = {columns(stream)}, ignore_errors = true, maximum_object_size = {MAX_LINE_BYTES})"
             )
@@ -177,19 +199,19 @@ class Projector:
         if firsts == self._first_seqs:
             return
         self._first_seqs = firsts
-        self._connection.execute(
+        self._open.execute(
             "CREATE OR REPLACE TEMP TABLE horizon AS SELECT ?::BIGINT AS events, ?::BIGINT AS observations",
             [firsts["events"], firsts["observations"]],
         )
         self._run_parts("prune")
 
     def _run_parts(self, part: str) -> None:
-        self._connection.execute("BEGIN")
+        self._open.execute("BEGIN")
         try:
             for definition in definitions():
                 if part in definition.parts:
-                    self._connection.execute(definition.parts[part])
-            self._connection.execute("COMMIT")
+                    self._open.execute(definition.parts[part])
+            self._open.execute("COMMIT")
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            self._open.execute("ROLLBACK")
             raise

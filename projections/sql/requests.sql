@@ -68,7 +68,7 @@ CREATE TABLE ended_requests (
 CREATE TABLE open_requests AS FROM ended_requests;
 CREATE VIEW requests AS FROM ended_requests UNION ALL FROM open_requests;
 
--- apply events: RequestArrived RequestDispatched RequestRequeued RequestFinished RequestCancelled RequestFailed RequestRejected RequestLost ClientDetached ClientReattached
+-- apply events: RequestArrived RequestDispatched RequestRequeued RequestFinished RequestCancelled RequestFailed RequestRejected RequestLost ClientDetached
 CREATE OR REPLACE TEMP TABLE changed_requests AS
 WITH arrived AS (
     SELECT
@@ -122,7 +122,7 @@ served AS (
     SELECT
         sent.*,
         swaps.swap,
-        CASE WHEN replicas.ready_us IS NOT NULL THEN not_negative(
+        CASE WHEN replicas.ready_us IS NOT NULL AND replicas.seq IS NOT NULL THEN not_negative(
             least(sent.dispatched_us, replicas.ready_us)
             - greatest(known.arrived_us, coalesce(swaps.begun_us, replicas.ordered_us))
         ) END AS load_wait_us

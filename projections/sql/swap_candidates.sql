@@ -34,4 +34,4 @@ WHERE batch.type = 'SwapBegun'
 ORDER BY batch.seq, 3;
 
 -- prune
-DELETE FROM swap_candidates WHERE seq IS NOT NULL AND swap NOT IN (SELECT swap FROM swaps);
+DELETE FROM swap_candidates WHERE seq < (SELECT events FROM horizon);

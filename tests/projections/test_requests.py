@@ -16,7 +16,9 @@ def rows(folder: Path) -> list[Row]:
         return ask(projector, "FROM requests ORDER BY rid")
 
 
-def test_a_request_that_waits_for_a_load_says_how_long_it_queued_and_how_long_the_load_took_of_it(tmp_path: Path) -> None:
+def test_a_request_that_waits_for_a_load_says_how_long_it_queued_and_how_long_the_load_took_of_it(
+    tmp_path: Path,
+) -> None:
     """It arrives at 1 s; the swap begins at 4 s, when the GPU is free of others; the model is ready at 9 s."""
     with Story(tmp_path / "log") as story:
         story.at(0, started("A"))
@@ -111,7 +113,9 @@ def test_tokens_for_a_client_that_had_left_are_counted(tmp_path: Path) -> None:
         story.at(4, e.SlotReleased(rid=1, replica="A#0.1", took_us=S))
 
     with project(tmp_path / "log", tmp_path / "db") as projector:
-        [row] = ask(projector, "SELECT outcome, frames, unread_frames, releases.took_us FROM requests JOIN releases USING (rid)")
+        [row] = ask(
+            projector, "SELECT outcome, frames, unread_frames, releases.took_us FROM requests JOIN releases USING (rid)"
+        )
 
     assert row == {"outcome": "cancelled", "frames": 30, "unread_frames": 4, "took_us": S}
 
@@ -141,7 +145,7 @@ def test_the_cost_is_that_of_the_configuration_in_force_when_it_ended(tmp_path: 
 
 
 def test_words_of_clients_and_models_are_kept_as_they_are(tmp_path: Path) -> None:
-    name = "Q'wen \"3\"; DROP TABLE requests; -- \n<b>\u2028\U0001f600 \\"
+    name = 'Q\'wen "3"; DROP TABLE requests; -- \n<b>\u2028\U0001f600 \\'
     with Story(tmp_path / "log") as story:
         story.at(0, started(name, effective={"models": {name: {"cost": {"input": 1, "cached_input": 1, "output": 1}}}}))
         story.at(1, arrives(1, name, 1, key=name, asked=name))
