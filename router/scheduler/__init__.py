@@ -10,6 +10,7 @@ Invariant: nothing here reads a clock, the environment, a file or a socket, or d
 
 from eventlog.events import Decision, Fact
 from router.scheduler.fold import fold
+from router.scheduler.invariants import check_decision
 from router.scheduler.rules import RULES, next_decision, next_decisions
 from router.scheduler.state import State, carried_from, digest, dump, restore
 
@@ -24,7 +25,7 @@ def step(state: State, fact: Fact) -> list[Decision]:
     """Fold a fact and decide until nothing is left to decide.
 
     `fact` carries its envelope (`at_us` above all). The decisions come unstamped, in the order in which they were made
-    and have been folded already. Raises AssertionError when an invariant of the state is broken.
+    and have been folded already. Raises AssertionError when one of them breaks an invariant: a bug in here.
     """
     fold(state, fact)
     decisions: list[Decision] = []
@@ -32,6 +33,7 @@ def step(state: State, fact: Fact) -> list[Decision]:
     while first_rule < len(RULES):
         decided, first_rule = next_decisions(state, first_rule)
         for decision in decided:
+            check_decision(state, decision)
             fold(state, decision)
         decisions += decided
         assert len(decisions) < DECISIONS_MAX, f"no end of decisions after {fact!r}: {decisions[-4:]!r}"

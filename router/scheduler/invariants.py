@@ -1,4 +1,5 @@
-"""What must hold of every state and of every decision. Used by the tests and the simulation.
+"""What must hold of every state and of every decision. The tests and the simulation ask for both; `step` asks for
+that of decisions everywhere, for it costs next to nothing.
 
 An AssertionError from here names what is broken; it is a bug in the rules or in `fold`, never bad input.
 """

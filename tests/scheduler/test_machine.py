@@ -147,7 +147,7 @@ QUICK = settings(
     suppress_health_check=list(HealthCheck),
     database=None,
 )
-DEEP = settings(QUICK, max_examples=600, stateful_step_count=70, derandomize=False)
+DEEP = settings(QUICK, max_examples=400, stateful_step_count=70, derandomize=False)
 
 
 def test_no_story_breaks_an_invariant() -> None:
