@@ -36,8 +36,8 @@ class Client:
         self._on_drain: Callable[[], None] | None = None
         self._on_gone: Callable[[], None] | None = None
 
-    def on_gone(self, callback: Callable[[], None] | None) -> None:
-        """Call back, once, when the client is gone. A client that is gone already is told by `gone` alone."""
+    def on_gone(self, callback: Callable[[], None]) -> None:
+        """Call back, once, when the client is gone. Of one that is gone already, only `gone` tells."""
         self._on_gone = callback
 
     def hold_head(self) -> None:
@@ -65,9 +65,13 @@ class Client:
         protocol.transport.write(data)
         return not protocol.flow.write_paused
 
-    def on_drain(self, callback: Callable[[], None] | None) -> None:
+    def on_drain(self, callback: Callable[[], None]) -> None:
         """Call back whenever what `write` left behind has been sent."""
         self._on_drain = callback
+
+    def forget(self) -> None:
+        """Call nobody back any more."""
+        self._on_gone = self._on_drain = None
 
     def break_off(self) -> None:
         """Flush what was written and close without ending the answer: a chunked body stays visibly incomplete."""
@@ -84,7 +88,7 @@ class Client:
             cycle.expected_content_length = ENDLESS
 
     def _leave(self) -> None:
-        self._on_gone = self._on_drain = None
+        self.forget()
         self.gone = True
         cycle = self._protocol.active
         if cycle is not None and client_of(cycle.scope) is self:

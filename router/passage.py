@@ -233,7 +233,7 @@ class Passage:
         except UpstreamError as error:
             await reply.fail(errors.error("upstream_error", f"replica {replica!r}: {error}"))
         finally:
-            client.on_gone(None)
+            client.forget()
             if connection is not None:
                 connection.close()
 

@@ -211,7 +211,7 @@ class Relay:
                 errors.error("internal_error", f"the router made a mistake with request {rid}", status=500)
             )
         finally:
-            client.on_gone(None)
+            client.forget()
             if flight is not None:
                 self._land(flight)
             if body is not None:
@@ -393,6 +393,7 @@ class Relay:
             flight.timer.cancel()
         if flight.conversation_id:
             self.streams.ended(flight.conversation_id, flight.rid, self._loop.clock.now_us())
+        flight.answer = None  # refers to the flight
         del self._flights[flight.rid]
 
     # --- decisions ---

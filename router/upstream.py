@@ -357,7 +357,7 @@ class Connection(asyncio.Protocol):
     def _end(self, error: UpstreamError) -> None:
         if self._error is None:
             self._error = error
-        self._parser = None
+        self._parser = self._sink = None  # both refer to us
         self.resume_writing()
         self._wake()
 
