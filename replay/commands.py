@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from replay import explain_command, import_command, simulate_command, tune_command, verify_command
+from replay import explain_command, import_command, postmortem_command, simulate_command, tune_command, verify_command
 
 UNDER_REPLAY = (verify_command, explain_command, simulate_command, tune_command, import_command)
 
@@ -28,7 +28,7 @@ def add_commands(verbs: Any, find_log: Callable[[], Path]) -> None:
     """Add the verbs to a command line; each sets `run(args) -> exit code`."""
     replay = verbs.add_parser(
         "replay",
-        help="make the log's decisions again: verify, explain",
+        help="the log again: verify, explain, simulate, tune",
         description="Make the decisions of an event log again, with the scheduler's own rules.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -36,3 +36,4 @@ def add_commands(verbs: Any, find_log: Callable[[], Path]) -> None:
     under_replay = replay.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in UNDER_REPLAY:
         module.add_command(under_replay, find_log)
+    postmortem_command.add_command(verbs, find_log)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -55,7 +55,7 @@ class Recording(World):
         self.last_rid = carried.next_rid - 1
         self.last_op = carried.next_op - 1
 
-    def __enter__(self) -> Recording:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
