@@ -13,12 +13,13 @@ import os
 import tempfile
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from router import errors
 
+Buffer = bytes | bytearray | mmap.mmap
+T = TypeVar("T")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 SPILL_OVER = 1 << 20
@@ -47,14 +48,12 @@ class Body:
         """Whether it is in a file."""
         return self._file is not None
 
-    @contextmanager
-    def view(self) -> Iterator[bytes | bytearray | mmap.mmap]:
-        """All bytes at once, for reading; nothing may refer to them after the block."""
+    def look(self, function: Callable[[Buffer], T]) -> T:
+        """What `function` makes of all the bytes at once; nothing may refer to them afterwards."""
         if self._file is None:
-            yield self._memory
-            return
+            return function(self._memory)
         with mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_READ) as mapped:
-            yield mapped
+            return function(mapped)
 
     def to_send(self) -> bytes | bytearray | AsyncIterator[bytes]:
         """What `Connection.send` takes; may be asked for again."""

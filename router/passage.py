@@ -254,7 +254,6 @@ def _unknown_conversation(conversation_id: str) -> errors.RouterError:
 
 def _decode(kind: type[Any], body: Body) -> Any:
     try:
-        with body.view() as view:
-            return msgspec.json.decode(view, type=kind)
+        return body.look(lambda view: msgspec.json.decode(view, type=kind))
     except msgspec.DecodeError as error:
         raise errors.error("invalid_body", f"the body is not what this route takes: {error}") from error

@@ -10,16 +10,14 @@ A field of the wrong type is taken as absent: llama-server says what is wrong wi
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from eventlog.events import PrefixBlock
 from router import errors
+from router.body import Buffer
 from router.routes import Route
-
-Buffer = Any
-"""bytes, bytearray or a mapped file."""
 
 BLOCK = 1024
 """Bytes of a plain prompt per step of its prefix."""
@@ -95,7 +93,7 @@ _int = msgspec.json.Decoder(int)
 _bool = msgspec.json.Decoder(bool)
 
 
-def fingerprint(salt: bytes, *parts: Buffer) -> str:
+def fingerprint(salt: bytes, *parts: bytes | memoryview | msgspec.Raw) -> str:
     """A keyed hash of `parts`, in 16 hex digits. `salt` has at most 64 bytes."""
     digest = hashlib.blake2b(key=salt, digest_size=8)
     for part in parts:

@@ -53,6 +53,8 @@ Scope = Any
 PEEK_IN_THREAD = 1 << 20
 """A body from this many bytes on is looked into by a thread: hashing it would hold up everybody's tokens."""
 POST_SOON_S = 0.01
+CLIENTS_MAX = 1000
+"""Fingerprints of clients that are kept ready."""
 SESSION_HEADERS = (b"x-session-id", b"x-litellm-session-id")
 
 log = logging.getLogger("llama_router.relay")
@@ -113,6 +115,8 @@ class Relay:
         self._flights: dict[int, Flight] = {}
         self._waiting = 0
         self._later: list[Fact] = []
+        self._is_later_due = False
+        self._clients: dict[tuple[str, str], str] = {}
         self._turns = Turns()
         self._releases = Releases(replicas, self._post, loop.clock.now_us, self._weight_on)
         self._passage = Passage(self, replicas, lambda: loop.state, loop.post, loop.clock.now_us)
@@ -234,9 +238,11 @@ class Relay:
 
     async def _look(self, body: Body, headers: Fields, route: Route) -> peek.Peeked:
         content_type = value_of(headers, b"content-type")
-        if body.size >= PEEK_IN_THREAD:
-            return await asyncio.to_thread(_look, body, content_type, route, self._salt)
-        return _look(body, content_type, route, self._salt)
+        if content_type.lower().startswith(b"multipart/form-data"):
+            function = partial(peek.form_body, content_type=content_type)
+        else:
+            function = partial(peek.json_body, route=route, salt=self._salt)
+        return await asyncio.to_thread(body.look, function) if body.size >= PEEK_IN_THREAD else body.look(function)
 
     def _take_off(
         self,
@@ -287,7 +293,7 @@ class Relay:
                 detached=flight.detached,
                 priority=caller.priority,
                 key=caller.key,
-                client=peek.fingerprint(salt, caller.key.encode(), b"\0", address.encode()),
+                client=self._client_print(caller.key, address),
                 conversation=flight.conversation,
                 session=peek.fingerprint(salt, session) if session else "",
                 after_rid=self._turns.last_of(flight.conversation) if flight.conversation else 0,
@@ -304,6 +310,15 @@ class Relay:
         if flight.stream:
             self._arm(flight)
         return flight
+
+    def _client_print(self, key: str, address: str) -> str:
+        known = self._clients.get((key, address))
+        if known is None:
+            if len(self._clients) >= CLIENTS_MAX:
+                self._clients.clear()
+            known = peek.fingerprint(self._salt, key.encode(), b"\0", address.encode())
+            self._clients[key, address] = known
+        return known
 
     # --- in the queue and beyond ---
 
@@ -430,8 +445,13 @@ class Relay:
     def _post_soon(self, fact: Fact) -> None:
         """For what no decision waits for: goes with the next fact of ours, and saves a turn of the loop."""
         self._later.append(fact)
-        if len(self._later) == 1:
-            asyncio.get_running_loop().call_later(POST_SOON_S, self._post)
+        if not self._is_later_due:
+            self._is_later_due = True
+            asyncio.get_running_loop().call_later(POST_SOON_S, self._post_late)
+
+    def _post_late(self) -> None:
+        self._is_later_due = False
+        self._post()
 
     def _post(self, *facts: Fact) -> None:
         if self._later:
@@ -527,13 +547,6 @@ def position(state: State, rid: int) -> int:
     if request is None:
         return 1
     return 1 + sum(bisect_left(ranks, request.rank) for lane in state.lanes.values() for ranks in lane.by_key.values())
-
-
-def _look(body: Body, content_type: bytes, route: Route, salt: bytes) -> peek.Peeked:
-    with body.view() as view:
-        if content_type.lower().startswith(b"multipart/form-data"):
-            return peek.form_body(view, content_type)
-        return peek.json_body(view, route, salt)
 
 
 def _own_headers(headers: Fields, rid: int) -> Fields:

@@ -51,8 +51,7 @@ def test_a_body_is_what_came_wherever_it_is_kept(tmp_path: Path, size: int, memo
         assert body.spilled == (size > SPILL_OVER and memory_limit == 0)
         assert await everything(body) == data
         assert await everything(body) == data, "a second attempt sends it again"
-        with body.view() as view:
-            assert bytes(view) == data
+        assert body.look(bytes) == data
         body.close()
         body.close()
         assert bodies.in_memory == 0
