@@ -138,9 +138,9 @@ def _router_started(state: State, event: e.RouterStarted) -> None:
 
 def _config_loaded(state: State, event: e.ConfigLoaded) -> None:
     before, keys = state.settings.models, state.settings.keys
-    policy = state.settings.head_release
+    policy = (state.settings.head_release, state.settings.head_grace_from)
     state.settings = event.config
-    if policy != event.config.head_release:
+    if policy != (event.config.head_release, event.config.head_grace_from):
         worth.recount_waits(state)
     if event.config.keys != keys:
         assert "" not in event.config.keys, "a key has a name"
@@ -360,6 +360,7 @@ def _request_held(state: State, event: e.RequestHeld) -> None:
     request.held = (event.why, event.hard, tuple(event.victims), tuple(event.blocked_by))
     if event.head_since_us and request.head_since_us < 0:
         request.head_since_us = event.head_since_us
+        worth.begin_waits(state, state.lanes[request.model], event.head_since_us)
 
 
 def _client_detached(state: State, event: e.ClientDetached) -> None:

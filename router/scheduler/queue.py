@@ -23,7 +23,7 @@ def enter(state: State, request: Request) -> None:
     insort(ranks, request.rank)
     lane.length += 1
     if state.settings.head_release == "accrued":
-        lane.arrived_us += request.arrived_us
+        lane.waits_from_us += max(request.arrived_us, lane.waits_since_us)
         state.touched = EVERYWHERE  # whoever waits changes what a swap costs
     if ranks[0] == request.rank:
         touch(state, state.models[request.model])
@@ -41,7 +41,7 @@ def leave(state: State, request: Request) -> None:
     _remove(ranks, request.rank)
     lane.length -= 1
     if state.settings.head_release == "accrued":
-        lane.arrived_us -= request.arrived_us
+        lane.waits_from_us -= max(request.arrived_us, lane.waits_since_us)
         state.touched = EVERYWHERE
     if not ranks:
         del lane.by_key[key]

@@ -228,7 +228,7 @@ def _ask_for_a_swap(
         head_since_us = state.now_us
     due_us = _grace_ends(state, request, head_since_us)
     if adds_up_waits(state):
-        paid_us = released_us(state, model, state.lanes[model.name], needed.victims)
+        paid_us = released_us(state, model, state.lanes[model.name], request, needed.victims)
         due_us = min(paid_us, due_us) if state.settings.head_grace_us else paid_us
     hard = request.forced or request.op != 0 or state.now_us >= due_us
     why: Waits

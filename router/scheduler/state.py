@@ -64,8 +64,10 @@ class Lane(msgspec.Struct, kw_only=True):
 
     by_key: dict[str, list[Rank]] = {}
     length: int = 0
-    arrived_us: int = 0
-    """Sum over its requests; kept while heads are released by accrued waiting."""
+    waits_since_us: int = 0
+    """Since when its requests accrue waiting: its head is blocked; kept while a policy asks for it."""
+    waits_from_us: int = 0
+    """Sum over its requests of the moments from which they do: that one, or their later arrival."""
 
 
 class Model(msgspec.Struct, kw_only=True):

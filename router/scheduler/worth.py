@@ -4,14 +4,15 @@
   is used often, or comes back slowly, stays.
 * `head_release=accrued`: a blocked head is patient until the requests for its model have together waited as long as
   the swap would cost everybody: its load, once for the head and once for each request queued for a victim. That is
-  the old rule of renting until the rent adds up to the price.
+  the old rule of renting until the rent adds up to the price. Waiting accrues from when the head is blocked or, with
+  `head_grace_from=arrival`, from each arrival.
 
 Integers throughout. Only `fold` calls what writes; what is counted here is counted only while a policy asks for it.
 """
 
 from collections.abc import Sequence
 
-from router.scheduler.state import Lane, Model, State, wanted_by
+from router.scheduler.state import Lane, Model, Request, State, wanted_by
 
 USE = 1 << 20
 """One use, undecayed."""
@@ -54,17 +55,27 @@ def worth_of(state: State, model: Model) -> int:
 # --- release by accrued waiting -------------------------------------------------------------------------------------
 
 
+def begin_waits(state: State, lane: Lane, since_us: int) -> None:
+    """The head of a lane is blocked from now on: so far, nobody in it has waited for its swap."""
+    if adds_up_waits(state) and state.settings.head_grace_from == "head":
+        lane.waits_since_us = since_us
+        lane.waits_from_us = lane.length * since_us
+
+
 def recount_waits(state: State) -> None:
-    """The policy may have changed: the sums begin anew, or end."""
+    """The policy, or its clock, may have changed: the sums begin anew, or end."""
     for lane in state.lanes.values():
         rids = [rank[2] for ranks in lane.by_key.values() for rank in ranks]
-        lane.arrived_us = sum(state.requests[rid].arrived_us for rid in rids) if adds_up_waits(state) else 0
+        lane.waits_since_us = 0
+        lane.waits_from_us = sum(state.requests[rid].arrived_us for rid in rids) if adds_up_waits(state) else 0
 
 
-def released_us(state: State, model: Model, lane: Lane, victims: Sequence[str]) -> int:
+def released_us(state: State, model: Model, lane: Lane, request: Request, victims: Sequence[str]) -> int:
     """When the waiting of this lane has paid for its swap, if nothing else changes; now or before: it has."""
     load_us = model.load_us or max((state.models[name].load_us for name in victims), default=0)
     price_us = load_us * (1 + sum(wanted_by(state, name) for name in victims))
-    accrued_us = lane.length * state.now_us - lane.arrived_us
+    accrued_us = lane.length * state.now_us - lane.waits_from_us
+    if request.head_since_us < 0 and state.settings.head_grace_from == "head":
+        accrued_us = 0
     # Each request of the lane adds a microsecond per microsecond.
     return state.now_us - (accrued_us - price_us) // lane.length

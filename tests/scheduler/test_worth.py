@@ -81,7 +81,7 @@ def test_a_head_is_released_when_its_waiting_has_paid_for_the_swap() -> None:
     story.after(17.9)
     story.decides()
     story.after(0.1)
-    story.decides("swap to B (grace_over) evicting A", "hold 12 (swapping, hard) for B")
+    story.decides("swap to B (grace_over) evicting A", "hold 12 (swapping) for B")
 
 
 def test_more_who_wait_pay_faster() -> None:
@@ -93,7 +93,19 @@ def test_more_who_wait_pay_faster() -> None:
     story.after(3.9)
     story.decides()
     story.after(0.1)
-    story.decides("swap to B (grace_over) evicting A", "hold 12 (swapping, hard) for B")
+    story.decides("swap to B (grace_over) evicting A", "hold 12 (swapping) for B")
+
+
+def test_waiting_behind_another_head_pays_nothing_unless_it_counts_from_arrival() -> None:
+    """C is the head, for 12 s; from then on it is B. Under backlog every request is old, and none would be patient."""
+    for clock, accrued_s in (("head", 0), ("arrival", 12)):
+        story = Scenario(models={"A": (0,), "B": (0,), "C": (0,)}, head_release="accrued", head_grace_from=clock)
+        loads_of(story, A=6)
+        story.arrive({10: "A", 11: "C", 12: "B", 13: "A"})
+        story.after(12)
+        assert story.loads()[-1] == "C"
+        lane = story.state.lanes["B"]
+        assert lane.length * story.now_us - lane.waits_from_us == accrued_s * 1_000_000
 
 
 def test_who_leaves_the_queue_takes_its_waiting_along() -> None:
@@ -108,17 +120,17 @@ def test_who_leaves_the_queue_takes_its_waiting_along() -> None:
 def test_a_grace_is_the_most_that_such_a_head_is_patient() -> None:
     story = contested(grace_s=5)
     story.after(5)
-    story.decides("swap to B (grace_over) evicting A", "hold 12 (swapping, hard) for B")
+    story.decides("swap to B (grace_over) evicting A", "hold 12 (swapping) for B")
 
 
 def test_when_the_policy_is_switched_on_the_waiting_so_far_counts() -> None:
     story = contested()
     story.reconfigures(head_release="grace", head_grace_us=1_000_000_000)
     story.arrives(14, "B")
-    assert story.state.lanes["B"].arrived_us == 0
+    assert story.state.lanes["B"].waits_from_us == 0
     story.reconfigures(head_release="accrued")
     lane = story.state.lanes["B"]
-    assert lane.arrived_us == sum(story.state.requests[rid].arrived_us for rid in (11, 14))
+    assert lane.waits_from_us == sum(story.state.requests[rid].arrived_us for rid in (11, 14))
 
 
 def test_off_they_leave_no_trace_in_the_state() -> None:
