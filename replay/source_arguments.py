@@ -61,7 +61,11 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--first", type=_whole(0), default=0, metavar="N", help="only the first N requests")
     group.add_argument("--stretch", type=_above_0, default=1.0, metavar="F", help="time between arrivals times F")
     group.add_argument(
-        "--spread", type=_names, default=[], metavar="A,B,...", help="deal the sessions over these models, in turn"
+        "--spread",
+        type=_shares,
+        default={},
+        metavar="A:3,B,...",
+        help="deal the sessions over these models, in turn; A three times as often",
     )
     group.add_argument(
         "--base",
@@ -154,8 +158,11 @@ def _above_0(text: str) -> float:
     return number
 
 
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    if not all(names) or len(set(names)) != len(names):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of different names, such as a,b,c")
-    return names
+def _shares(text: str) -> dict[str, int]:
+    shares: dict[str, int] = {}
+    for part in text.split(","):
+        name, colon, share = (word.strip() for word in part.partition(":"))
+        if not name or name in shares or (colon and not (share.isdecimal() and int(share))):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a list of different models, such as a,b or a:3,b")
+        shares[name] = int(share) if colon else 1
+    return shares

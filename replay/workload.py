@@ -5,7 +5,7 @@ Times are microseconds from the start of the workload. Whatever was done to it (
 models) stands in `notes`, and every result made from it shows them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -113,20 +113,34 @@ def first(workload: Workload, count: int) -> Workload:
     return msgspec.structs.replace(workload, calls=calls, notes=(*workload.notes, note))
 
 
-def spread(workload: Workload, models: list[str]) -> Workload:
-    """Deal the sessions of a trace over models, in turn."""
-    numbers: dict[str, int] = {}
+def spread(workload: Workload, shares: Mapping[str, int]) -> Workload:
+    """Deal the sessions of a trace over models, in turn, each as often as its share says."""
+    dealt: dict[str, str] = {}
+    turns = _in_turn(shares)
     for call in workload.calls:
-        numbers.setdefault(session_of(call), len(numbers))
-    calls = tuple(
-        msgspec.structs.replace(call, model=models[numbers[session_of(call)] % len(models)]) for call in workload.calls
-    )
+        session = session_of(call)
+        if session not in dealt:
+            dealt[session] = next(turns)
+    calls = tuple(msgspec.structs.replace(call, model=dealt[session_of(call)]) for call in workload.calls)
     gpus = [workload.settings.models[call.model].gpus for call in workload.calls[:1]] or [(0,)]
     settings = msgspec.structs.replace(
-        workload.settings, models={model: ModelSettings(gpus=gpus[0]) for model in models}
+        workload.settings, models={model: ModelSettings(gpus=gpus[0]) for model in shares}
     )
-    note = f"spread: sessions dealt over {', '.join(models)}"
+    words = ", ".join(model if share == 1 else f"{model} ({share})" for model, share in shares.items())
+    note = f"spread: sessions dealt over {words}"
     return msgspec.structs.replace(workload, calls=calls, settings=settings, notes=(*workload.notes, note))
+
+
+def _in_turn(shares: Mapping[str, int]) -> Iterator[str]:
+    """Whoever is furthest behind its share comes next, so that a popular model comes often and not in a row."""
+    credit = dict.fromkeys(shares, 0)
+    whole = sum(shares.values())
+    while True:
+        for name, share in shares.items():
+            credit[name] += share
+        name = max(credit, key=lambda name: credit[name])
+        credit[name] -= whole
+        yield name
 
 
 def renumbered(calls: Iterable[Call], start_us: int = 0) -> tuple[Call, ...]:

@@ -4,8 +4,19 @@ from pathlib import Path
 
 import pytest
 
+from eventlog.settings import ModelSettings, SchedulerSettings
 from replay.importers import detect, read_traces
-from replay.workload import WorkloadError, first, keep_every, read_workload, spread, stretch, write_workload
+from replay.workload import (
+    Call,
+    Workload,
+    WorkloadError,
+    first,
+    keep_every,
+    read_workload,
+    spread,
+    stretch,
+    write_workload,
+)
 
 AZURE_CODE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,4808,10
@@ -118,9 +129,17 @@ def test_whole_sessions_are_thinned_and_time_is_stretched_and_both_are_said(tmp_
 
 
 def test_sessions_are_dealt_over_models_and_stay_together(tmp_path: Path) -> None:
-    dealt = spread(read_traces([write(tmp_path, "mooncake.jsonl", MOONCAKE)]), ["a", "b"])
+    dealt = spread(read_traces([write(tmp_path, "mooncake.jsonl", MOONCAKE)]), {"a": 1, "b": 1})
     assert [call.model for call in dealt.calls] == ["a", "b", "a"]
     assert list(dealt.settings.models) == ["a", "b"]
+
+
+def test_a_popular_model_gets_more_of_the_sessions() -> None:
+    calls = tuple(Call(number=n, at_us=n, model="x") for n in range(1, 9))
+    workload = Workload(calls=calls, settings=SchedulerSettings(models={"x": ModelSettings()}))
+    dealt = spread(workload, {"a": 5, "b": 2, "c": 1})
+    assert "".join(call.model for call in dealt.calls) == "abaacaba"
+    assert dealt.notes == ("spread: sessions dealt over a (5), b (2), c",)
 
 
 def test_a_workload_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
