@@ -123,7 +123,11 @@ class Answer:
         tail = b"".join(self._tail)[-TAIL_BYTES:]
         timings = _after(tail, b"timings", _timings) or _Timings()
         usage = _after(tail, b"usage", _usage) or _Usage()
-        if usage.prompt_tokens < 0 and usage.input_tokens < 0 and (begun := _after(self._head, b"usage", _usage)):
+        if (
+            usage.prompt_tokens < 0
+            and usage.input_tokens < 0
+            and (begun := _after(self._head, b"usage", _usage, first=True))
+        ):
             # Anthropic's streams tell the prompt's part at the start.
             usage.input_tokens, usage.cache_read_input_tokens = begun.input_tokens, begun.cache_read_input_tokens
         prompt, cached, completion = _tokens(usage, timings)
@@ -147,7 +151,8 @@ class Answer:
     @property
     def completion_id(self) -> str:
         """The `id` that llama-server gave a stream, once it has begun; empty before."""
-        return _text_after(self._head, b'"id":"') if self.is_sse else ""
+        # The first: the calls of tools that may follow have ids of their own.
+        return _text_after(self._head, b'"id":"', first=True) if self.is_sse else ""
 
     def _frames_came(self, frames: int, data: bytes) -> None:
         now_us = self._now_us()
@@ -235,11 +240,14 @@ _progress = msgspec.json.Decoder(_Progress)
 _failure = msgspec.json.Decoder(_Error)
 
 
-def _after(data: bytes, key: bytes, decoder: msgspec.json.Decoder[_T]) -> _T | None:
-    """The last object that is the value of `key`; None when there is none, it is cut off, or of other types."""
+def _after(data: bytes, key: bytes, decoder: msgspec.json.Decoder[_T], *, first: bool = False) -> _T | None:
+    """The last (or first) object that is the value of `key`; None when there is none, it is cut off, or of other types.
+
+    The first is asked for where the beginning of a short answer may hold its end too.
+    """
     for form in (b'"%b":{', b'"%b": {'):
         pattern = form % key
-        at = data.rfind(pattern)
+        at = data.find(pattern) if first else data.rfind(pattern)
         if at < 0:
             continue
         start = at + len(pattern) - 1
@@ -253,9 +261,9 @@ def _after(data: bytes, key: bytes, decoder: msgspec.json.Decoder[_T]) -> _T | N
     return None
 
 
-def _text_after(data: bytes, start: bytes) -> str:
-    """What follows the last `start`, up to the next quote."""
-    at = data.rfind(start)
+def _text_after(data: bytes, start: bytes, *, first: bool = False) -> str:
+    """What follows the last (or first) `start`, up to the next quote."""
+    at = data.find(start) if first else data.rfind(start)
     if at < 0:
         return ""
     at += len(start)
