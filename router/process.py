@@ -17,6 +17,7 @@ from collections.abc import Callable
 from router import proc
 from router.exits import Exit
 from router.spawn import MARKER, Child
+from router.waits import within
 
 PR_SET_CHILD_SUBREAPER = 36
 READ_BYTES = 64 * 1024
@@ -65,7 +66,7 @@ class Process:
         seen: set[int] = set()
         if not self.exited.is_set():
             self._signal(signal.SIGTERM, await self._members())
-            await self._exit_within(grace_s)
+            await within(grace_s, self.exited.wait())
         look_s = LOOK_FIRST_S
         while True:
             members = await self._members()
@@ -76,7 +77,7 @@ class Process:
             if time.monotonic() >= deadline:
                 killed = True
                 self._signal(signal.SIGKILL, left)
-            await self._exit_within(look_s) if not self.exited.is_set() else await asyncio.sleep(look_s)
+            await within(look_s, self.exited.wait()) if not self.exited.is_set() else await asyncio.sleep(look_s)
             look_s = min(look_s * 1.5, LOOK_LAST_S)
         self._reap(seen)
         self._drain()
@@ -89,12 +90,6 @@ class Process:
                 send(target, number)
             except (ProcessLookupError, PermissionError):
                 continue
-
-    async def _exit_within(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self.exited.wait(), seconds)
-        except TimeoutError:
-            return
 
     async def _members(self) -> list[proc.Stat]:
         return await asyncio.to_thread(proc.members, self.pid, MARKER, self._marker)

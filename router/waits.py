@@ -24,8 +24,12 @@ async def first_of(tasks: "set[asyncio.Task[Any]]") -> None:
 
 
 async def within(seconds: float, wait: Coroutine[Any, Any, object]) -> None:
-    """Wait for something, but not longer."""
+    """Wait for something, but not longer.
+
+    Not by `asyncio.wait_for`: up to Python 3.11 it loses a cancel that comes in the moment of its success.
+    """
     try:
-        await asyncio.wait_for(wait, seconds)
+        async with asyncio.timeout(seconds):
+            await wait
     except TimeoutError:
         return
