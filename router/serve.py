@@ -9,7 +9,7 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 
@@ -17,6 +17,7 @@ import uvicorn
 
 from eventlog.events import (
     ClockStepped,
+    ConfigLoaded,
     Event,
     Fact,
     Gpu,
@@ -37,6 +38,7 @@ from router.gpus import Gpus
 from router.loop import Loop
 from router.orphans import directory_id, end_orphans
 from router.relay import Relay
+from router.reload import Reloader
 from router.replicas import Replicas
 from router.sampler import Sampler
 from router.scheduler import POLICY_VERSION, State, carried_from, dump, fold, restore
@@ -56,8 +58,10 @@ log = logging.getLogger("llama_router")
 class Router:
     """Everything that runs. `run` serves until it has been told to stop and nothing is left."""
 
-    def __init__(self, config: Config, gpus: Gpus, salt: bytes, llama_build: str = "") -> None:
-        """Opens the log and ends orphans. Blocks; nothing is served yet.
+    def __init__(
+        self, config: Config, gpus: Gpus, salt: bytes, read_config: Callable[[], Config], llama_build: str = ""
+    ) -> None:
+        """Opens the log and ends orphans. Blocks; nothing is served yet. `read_config` reads it again, for a reload.
 
         Raises what `LogWriter.open` raises. Belongs to the main thread and its running event loop.
         """
@@ -112,6 +116,9 @@ class Router:
         )
         self._salt = salt
         self._started = started
+        self._reloader = Reloader(config, read_config, self._reconfigure)
+        self._relay: Relay
+        self._services: Services
 
     def _last_state(self) -> State:
         """What the last run left, folded from the log alone."""
@@ -147,14 +154,16 @@ class Router:
         )
         serving = asyncio.create_task(server.serve([sock]))
         gate = Gate()
-        relay = Relay(self._loop, self._replicas, self._config, self._salt, gate=gate)
-        services = Services(self._loop, self._config, relay, self._replicas, self._gpus, self._started, gate)
+        relay = self._relay = Relay(self._loop, self._replicas, self._config, self._salt, gate=gate)
+        services = self._services = Services(
+            self._loop, self._config, relay, self._replicas, self._gpus, self._started, gate
+        )
         self._loop.subscribe(self._watch)
         self._loop.post(*self._first_facts)
         front.serve(services, relay)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._asyncio.add_signal_handler(number, self._stop_signal, number)
-        self._asyncio.add_signal_handler(signal.SIGHUP, log.warning, "SIGHUP: a reload needs a restart; ignored")
+        self._asyncio.add_signal_handler(signal.SIGHUP, self._reloader.ask, "SIGHUP")
         background = [
             asyncio.create_task(self._watch_clock()),
             asyncio.create_task(Sampler(self._loop, self._replicas.endpoint).run()),
@@ -194,6 +203,16 @@ class Router:
     def _log_failed(self) -> None:
         """Called by the log's own thread."""
         self._asyncio.call_soon_threadsafe(self._loop.log_failed)
+
+    def _reconfigure(self, config: Config, by: str) -> None:
+        """The fact comes first: what is decided from now on is decided by the new settings."""
+        config = config.with_fingerprints(self._salt)
+        self._loop.post(ConfigLoaded(config=config.scheduler, effective=config.effective(self._salt), by=by))
+        self._loop.turn()
+        self._config = config
+        self._replicas.reconfigure(config)
+        self._relay.config = config
+        self._services.config = config
 
     # --- stop ---
 

@@ -5,6 +5,7 @@ import logging
 import os
 import secrets
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +81,13 @@ async def _run(chosen: dict[str, Any]) -> int:
     )
     topology = await gpus.start(NVML_TIMEOUT_S)
     try:
-        config = load(chosen, nvml_gpus=len(topology) or None, gpu_uuids=[gpu.uuid for gpu in topology])
+        read_config = partial(load, chosen, nvml_gpus=len(topology) or None, gpu_uuids=[gpu.uuid for gpu in topology])
+        config = read_config()
         for warning in config.warnings:
             log.warning("%s", warning)
         salt = salt_of(config.log_dir)
         sock = listen(config.host, config.port)
-        router = Router(config.with_fingerprints(salt), gpus, salt)
+        router = Router(config.with_fingerprints(salt), gpus, salt, read_config)
     except ConfigErrors as errors:
         for warning in errors.warnings:
             log.warning("%s", warning)

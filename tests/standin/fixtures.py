@@ -178,6 +178,11 @@ class RouterProcess:
         self.process.wait()
         left_logs.left(self.log_dir)
 
+    def hang_up(self) -> None:
+        """SIGHUP: the configuration is to be read again."""
+        assert self.process
+        self.process.send_signal(signal.SIGHUP)
+
     def children(self) -> list[int]:
         """Pids of all stand-ins, their grandchildren included, that are alive."""
         return [line["pid"] for line in self.ledger.events("started") if alive(line["pid"])]
@@ -222,6 +227,13 @@ class RouterProcess:
     def words(self) -> str:
         """The end of its stderr."""
         return self.stderr.read_text()[-6000:]
+
+    def wait_words(self, text: str, deadline_s: float = 10.0) -> None:
+        """Until its diary says so."""
+        for _ in polls(deadline_s, every_s=0.02):
+            if text in self.words():
+                return
+        raise AssertionError(f"it never said {text!r}:\n{self.words()}")
 
     def events(self, *types: str, **fields: Any) -> list[Event]:
         """The events of its log, in order; only these types, and only with these values."""
