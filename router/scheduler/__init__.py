@@ -11,7 +11,7 @@ Invariant: nothing here reads a clock, the environment, a file or a socket, or d
 from eventlog.events import Decision, Fact
 from router.scheduler.fold import fold
 from router.scheduler.invariants import check_decision
-from router.scheduler.rules import RULES, next_decision, next_decisions
+from router.scheduler.rules import next_decision, next_decisions
 from router.scheduler.state import State, carried_from, digest, dump, restore
 
 POLICY_VERSION = 1
@@ -30,14 +30,15 @@ def step(state: State, fact: Fact) -> list[Decision]:
     fold(state, fact)
     decisions: list[Decision] = []
     first_rule = 0
-    while first_rule < len(RULES):
+    while True:
         decided, first_rule = next_decisions(state, first_rule)
+        if not decided:
+            return decisions
         for decision in decided:
             check_decision(state, decision)
             fold(state, decision)
         decisions += decided
         assert len(decisions) < DECISIONS_MAX, f"no end of decisions after {fact!r}: {decisions[-4:]!r}"
-    return decisions
 
 
 __all__ = ["POLICY_VERSION", "State", "carried_from", "digest", "dump", "fold", "next_decision", "restore", "step"]
