@@ -81,7 +81,7 @@ class Verified(msgspec.Struct, kw_only=True):
     checkpoints: list[Checkpoint] = []
     policy_version: int = POLICY_VERSION
     recorded_policies: list[int | None] = []
-    """By run; None where the log begins in the middle of one."""
+    """By run; None where the log does not say."""
     differences: int = 0
     first: Difference | None = None
     decisions_digest: str = ""
@@ -306,9 +306,10 @@ class _Proof:
             return
         if self.state is None:
             self.state = restore(header.state)
+            self.policy = self.state.policy_version or None
             self.result.first_seq = self.result.first_seq or header.seq
             self.result.runs.append(header.run)
-            self.result.recorded_policies.append(None)
+            self.result.recorded_policies.append(self.policy)
             self._note_checkpoint(header.seq, self.state, same=True)
             return
         self._settle(header.seq)

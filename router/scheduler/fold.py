@@ -115,6 +115,7 @@ def _router_started(state: State, event: e.RouterStarted) -> None:
     fresh = State(
         settings=event.config,
         run=event.run,
+        policy_version=event.policy_version,
         now_us=event.at_us,
         profile=carried.profile,
         suspects=list(carried.suspects),

@@ -207,6 +207,8 @@ class State(msgspec.Struct, kw_only=True):
 
     settings: SchedulerSettings = SchedulerSettings()
     run: int = 0
+    policy_version: int = 0
+    """Of the rules that this run was begun under; no decision looks at it, but whoever verifies from here does."""
     now_us: int = 0
     last_rid: int = 0
     last_op: int = 0

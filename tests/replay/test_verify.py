@@ -453,6 +453,25 @@ def test_a_decision_that_only_other_rules_make_is_a_difference_each_time(
     assert result.first.recomputed["type"] == "TimerSet"
 
 
+def test_a_log_that_begins_in_the_middle_of_a_run_knows_its_policy_from_the_checkpoint(tmp_path: Path) -> None:
+    with Recording(tmp_path, segment_bytes=SMALL_SEGMENTS, policy_version=POLICY_VERSION + 1) as world:
+        busy_hour(world)
+    first, *_ = list_segments(tmp_path, "events")
+    first.path.unlink()
+
+    def forge(lines: list[Line]) -> list[Line]:
+        at(lines, "RequestDispatched", 3)["waited_us"] = 1
+        return lines
+
+    rewrite(tmp_path, forge)
+
+    result = verify(tmp_path)
+
+    assert result.ok
+    assert result.differences == 1
+    assert result.recorded_policies == [POLICY_VERSION + 1]
+
+
 def test_strict_fails_on_them(tmp_path: Path) -> None:
     with Recording(tmp_path, policy_version=POLICY_VERSION + 1) as world:
         busy_hour(world)
