@@ -4,7 +4,8 @@ Only facts are taken from the log. What follows from each is made anew, stamped 
 the logged lines byte for byte; a checkpoint must be the state that the facts before it give. So a decision that
 depended on anything but the log, or an effect that was not logged, is found here.
 
-Counterpart: `eventlog.verify` proves that the bytes are those that were written; this proves that they mean one thing.
+Counterparts: `eventlog.verify` proves that the bytes are those that were written. `replay.verify` proves what is proved
+here, and more; this one shares no code with it, so that the tests do not take the product's word for itself.
 """
 
 from collections import deque

@@ -25,7 +25,11 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Weights:
     return weights
 
 
-@pytest.fixture(params=[pytest.param("cpu", marks=pytest.mark.weights), pytest.param("gpu", marks=pytest.mark.gpu)])
+ON_CPU = [pytest.mark.weights]
+ON_GPU = [pytest.mark.gpu, pytest.mark.timeout(7200)]
+
+
+@pytest.fixture(params=[pytest.param("cpu", marks=ON_CPU), pytest.param("gpu", marks=ON_GPU)])
 def where(request: pytest.FixtureRequest) -> Profile:
     """The profile; a case that uses it runs in both."""
     return profile(request.param)

@@ -79,7 +79,7 @@ def test_checkpoints_of_a_live_run_are_the_replayed_states(weights: Weights, tmp
         waiting: list[Call] = []
         while len(list(router.log_dir.glob("events-*"))) < 2:
             assert len(waiting) < 2000, "so many arrivals fit into no segment"
-            waiting += [router.chat("b", messages=turns, max_tokens=4) for _ in range(200)]
+            waiting += [router.chat("b", messages=turns, max_tokens=4, ignore_eos=True) for _ in range(200)]
             wait_for(router, "RequestArrived", 2 + len(waiting))
         last = waiting.pop()
         for call in waiting:
