@@ -125,23 +125,21 @@ def main(names: list[str]) -> int:
             RECORDED[name](folder)
             log = folder / "log" if (folder / "log").is_dir() else folder
             lines = without_machine(lines_of(log), folder)
-            if name == ALTERED:
-                alter(lines)
+            altered_seq = alter(lines) if name == ALTERED else 0
             path = GOLDEN / f"{SCHEMA}-{name}.ndjson.gz"
             path.write_bytes(gzip.compress(packed(lines), 9, mtime=0))
         result = verify(unpacked(path, Path(tempfile.mkdtemp(prefix="golden-"))))
-        digests[path.name] = digests_of(result)
+        digests[path.name] = {"altered_seq": altered_seq} if altered_seq else digests_of(result)
         print(f"{path.name}: {path.stat().st_size} bytes, {result.events} events, {'ok' if result.ok else 'differs'}")
     DIGESTS.write_text(json.dumps(dict(sorted(digests.items())), indent=1) + "\n")
     return 0
 
 
 def digests_of(result: Verified) -> dict[str, object]:
-    """What must come out on every machine."""
+    """What must come out on every machine. The states are left out: their digest changes with each new field."""
     return {
         "policies": sorted({policy or 0 for policy in result.recorded_policies}),
         "decisions": result.decisions_digest,
-        "states": result.states_digest,
     }
 
 
@@ -161,10 +159,12 @@ def without_machine(lines: list[Line], folder: Path) -> list[Line]:
     return cleaned
 
 
-def alter(lines: list[Line]) -> None:
-    """The third dispatch did not wait as long as it says."""
+def alter(lines: list[Line]) -> int:
+    """The third dispatch did not wait as long as it says. Returns its seq."""
     dispatched = [line for line in lines if line["type"] == "RequestDispatched"]
     dispatched[2]["waited_us"] += 1
+    seq: int = dispatched[2]["seq"]
+    return seq
 
 
 def packed(lines: list[Line]) -> bytes:

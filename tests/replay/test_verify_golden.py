@@ -51,13 +51,13 @@ def test_an_altered_decision_is_found_at_its_seq(tmp_path: Path) -> None:
 
     assert not result.ok
     assert result.first is not None
-    assert result.first.seq == 40
+    assert result.first.seq == json.loads(DIGESTS.read_text())[name]["altered_seq"]
     assert [each.field for each in result.first.fields] == ["waited_us"]
     assert result.first.fields[0].recorded == result.first.fields[0].recomputed + 1
 
 
 def test_every_policy_has_its_logs() -> None:
     """Whoever raises POLICY_VERSION records logs under it, beside the old ones."""
-    recorded = [policy for noted in json.loads(DIGESTS.read_text()).values() for policy in noted["policies"]]
+    recorded = [policy for noted in json.loads(DIGESTS.read_text()).values() for policy in noted.get("policies", ())]
 
     assert POLICY_VERSION in recorded
