@@ -41,6 +41,23 @@ def test_numbers_go_on_so_that_no_name_is_used_twice() -> None:
     assert after.replica("A") == "A#0.2"
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        e.LoadWished(op=17, rid=1, model="A"),
+        e.AdminUnload(op=17, model="A"),
+        e.AdminCancel(op=17, rid=4711),
+        e.AdminDrain(op=17),
+        e.AdminGpu(op=17, gpu=0, action="out"),
+    ],
+    ids=lambda call: type(call).__name__,
+)
+def test_every_call_counts_for_the_numbers_of_the_next_run(call: e.Fact) -> None:
+    story = Scenario(models=MODELS)
+    story.happens(call)
+    assert carried_from(story.state).next_op == 18
+
+
 def test_a_cool_down_goes_on_for_what_is_left_of_it_and_counts_on() -> None:
     story = Scenario(models=MODELS, load_retries=0)
     story.arrives(1, "A")
