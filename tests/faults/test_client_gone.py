@@ -81,13 +81,16 @@ def test_leaving_the_queue_costs_nobody_anything(router: RouterProcess, path: st
     cancelled in the queue must not harm the one that runs.
     """
     name = f"{path} {streaming}"
-    running = router.chat("a", stream=True, standin={"tokens": 20, "gap_s": 0.02, "tag": f"first {name}"})
+    gate = router.folder / name.replace("/", "-")
+    running = router.chat("a", stream=True, standin={"tokens": 20, "gate": str(gate), "tag": f"first {name}"})
     router.ledger.wait_for("first_chunk", tag=f"first {name}")
-    arrived = len(router.events("RequestArrived"))
+    last = router.events("RequestArrived")[-1]["rid"]
     leaving = router.post(path, "a", stream=streaming, standin={"tag": f"left {name}"})
-    router.wait_event("RequestArrived", lambda _: len(router.events("RequestArrived")) > arrived)
+    left = router.wait_event("RequestArrived", lambda event: event["rid"] > last)["rid"]
     third = router.post(path, "a", stream=streaming, standin={"tag": f"third {name}"})
     leaving.close()
+    assert router.wait_event("RequestCancelled", rid=left).get("replica", "") == ""
+    gate.touch()
     assert len(list(running.chunks())) == 20
     assert third.status == 200
     assert third.read()

@@ -105,7 +105,7 @@ def test_a_waiter_that_leaves_does_not_take_the_load_with_it(tmp_path: Path) -> 
 
 def test_a_load_that_nobody_wants_any_more_is_finished_and_the_next_model_follows(tmp_path: Path) -> None:
     """The only waiter leaves during the load, another model waits: no half-killed load, then the other model."""
-    with routed(tmp_path, [Model("a", load_s=0.8), Model("b")], gpu_cap=1) as router:
+    with routed(tmp_path, [Model("a", load_s=1.5), Model("b")], gpu_cap=1) as router:
         leaving = router.chat("a")
         router.ledger.wait_for("started")
         other = router.chat("b")
@@ -121,8 +121,9 @@ def test_a_load_that_nobody_wants_any_more_is_finished_and_the_next_model_follow
 
 def test_a_swap_that_nobody_wants_any_more_is_called_off_while_it_drains(tmp_path: Path) -> None:
     """B's only waiter leaves while A still works: A stays, B is never loaded."""
-    with routed(tmp_path, [Model("a", tokens=40, gap_s=0.02, slots=2), Model("b")], gpu_cap=1) as router:
-        stream = router.chat("a", stream=True)
+    with routed(tmp_path, [Model("a", slots=2), Model("b")], gpu_cap=1) as router:
+        gate = tmp_path / "gate"
+        stream = router.chat("a", stream=True, standin={"tokens": 40, "gate": str(gate)})
         next(stream.chunks())
         leaving = router.chat("b")
         router.wait_event("SwapBegun", target="b")
@@ -130,6 +131,7 @@ def test_a_swap_that_nobody_wants_any_more_is_called_off_while_it_drains(tmp_pat
         router.wait_event("SwapAborted", target="b")
         later = router.chat("a", standin={"tokens": 1})
         assert later.status == 200
+        gate.touch()
         assert len(list(stream.chunks())) == 39
         assert not processes_of(router, "b")
         assert not router.ledger.events("sigterm")

@@ -206,6 +206,8 @@ class Generation:
             self.service.die(script)
         if script.silent_at_chunk == number and self.service.faulty:
             self._say_nothing()
+        while number == 2 and script.gate and not os.path.exists(script.gate):
+            self._wait(LOOK_S)
         if script.close_at_chunk == number:
             self.closed = True
             if script.close == "rst":

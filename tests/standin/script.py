@@ -52,6 +52,8 @@ class Script:
     tokens: int = 8
     gap_s: float = 0.0
     first_byte_s: float = 0.0
+    gate: str = ""
+    """Its second chunk waits until this file exists."""
     chunk_bytes: int = 0
     """Pads the text of each chunk to this size."""
     ping_s: float = 0.0
