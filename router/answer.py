@@ -4,6 +4,7 @@ An `Answer` taps a `Connection`. Per chunk it counts and reads the clock; nothin
 complete, and of its bytes only the first and last few KiB are kept. llama-server's pings are comments, no frames.
 """
 
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
@@ -20,6 +21,13 @@ NOTE_EVERY_US = 1_000_000
 """Between two notes of token times."""
 GAPS_MAX = 4096
 """Token times of one note; a faster stream is noted more often."""
+
+_NEVER_LAST = re.compile(
+    rb'"object": ?"(chat\.completion\.chunk|text_completion)"|"stop": ?false'
+    rb'|"type": ?"(message_start|content_block_\w+|message_delta|transcript\.text\.delta)"'
+    rb'|"type": ?"response\.(?!completed|incomplete|failed)'
+)
+"""Marks of events that are never the last: OpenAI's, llama-server's own, Anthropic's, those of responses."""
 
 
 class Answer:
@@ -147,6 +155,15 @@ class Answer:
             timing=_slot_timing(timings),
             error=_error(tail) if self.status >= 400 else "",
         )
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a complete stream lacks its last event: a server that is told to stop may end its streams so."""
+        if not self.is_sse or self.status >= 400:
+            return False
+        tail = b"\n" + b"".join(self._tail)
+        last = tail.rfind(b"\ndata:")
+        return last >= 0 and _NEVER_LAST.search(tail, last) is not None
 
     @property
     def completion_id(self) -> str:

@@ -52,7 +52,7 @@ from router.upstream import Connection, Endpoint, UpstreamError, request_head
 Scope = Any
 PEEK_IN_THREAD = 1 << 20
 """A body from this many bytes on is looked into by a thread: hashing it would hold up everybody's tokens."""
-POST_SOON_S = 0.01
+SAY_SENT_AFTER_S = 0.01
 CLIENTS_MAX = 1000
 """Fingerprints of clients that are kept ready."""
 SESSION_HEADERS = (b"x-session-id", b"x-litellm-session-id")
@@ -114,11 +114,11 @@ class Relay:
         self._gate = gate
         self._flights: dict[int, Flight] = {}
         self._waiting = 0
-        self._later: list[Fact] = []
-        self._is_later_due = False
+        self._unsaid: dict[int, RequestSent] = {}
+        self._is_saying = False
         self._clients: dict[tuple[str, str], str] = {}
         self._turns = Turns()
-        self._releases = Releases(replicas, self._post, loop.clock.now_us, self._weight_on)
+        self._releases = Releases(replicas, loop.post, loop.clock.now_us, self._weight_on)
         self._passage = Passage(self, replicas, lambda: loop.state, loop.post, loop.clock.now_us)
         self._bodies = BodyStore(
             config.run_dir,
@@ -281,7 +281,7 @@ class Relay:
         address = scope["client"][0] if scope["client"] else ""
         self._flights[rid] = flight
         self._waiting += 1
-        self._post(
+        self._loop.post(
             RequestArrived(
                 rid=rid,
                 arrived_us=arrived_us,
@@ -369,7 +369,7 @@ class Relay:
             fields = to_upstream(flight.headers, key=endpoint.key, length=flight.body.size, decoded=True)
             await connection.send(request_head(flight.method, flight.target, fields), flight.body.to_send())
             if not flight.over:
-                self._post_soon(RequestSent(rid=flight.rid, replica=replica, connect_us=connect_us))
+                self._sent(flight, connect_us)
             await self._carry(flight, connection, answer)
         except UpstreamError as error:
             self._lost(flight, replica, str(error))
@@ -394,6 +394,8 @@ class Relay:
             reply.on_drain(connection.resume)
             reply.write(data)
         await connection.pour(reply.write)
+        if answer.is_cut:
+            raise UpstreamError("its stream ended without its last event")
         if not flight.client_gone:
             await reply.end(connection.status)
         self._finish(flight)
@@ -442,33 +444,35 @@ class Relay:
 
     # --- what happens to a request besides ---
 
-    def _post_soon(self, fact: Fact) -> None:
-        """For what no decision waits for: goes with the next fact of ours, and saves a turn of the loop."""
-        self._later.append(fact)
-        if not self._is_later_due:
-            self._is_later_due = True
-            asyncio.get_running_loop().call_later(POST_SOON_S, self._post_late)
+    def _sent(self, flight: Flight, connect_us: int) -> None:
+        """Say that the replica has the request, unless it is done with it in a few milliseconds: then its end says it."""
+        self._unsaid[flight.rid] = RequestSent(rid=flight.rid, replica=flight.replica, connect_us=connect_us)
+        if not self._is_saying:
+            self._is_saying = True
+            asyncio.get_running_loop().call_later(SAY_SENT_AFTER_S, self._say_sent)
 
-    def _post_late(self) -> None:
-        self._is_later_due = False
-        self._post()
+    def _say_sent(self) -> None:
+        self._is_saying = False
+        self._loop.post(*self._unsaid.values())
+        self._unsaid.clear()
 
-    def _post(self, *facts: Fact) -> None:
-        if self._later:
-            self._loop.post(*self._later)
-            self._later.clear()
-        if facts:
-            self._loop.post(*facts)
+    def _say_sent_of(self, rid: int) -> None:
+        """Before it is said that the request came to a bad end."""
+        sent = self._unsaid.pop(rid, None)
+        if sent is not None:
+            self._loop.post(sent)
 
     def _answered(self, flight: Flight) -> None:
         """The replica is done: its bytes go to the client first, but a client that is slow holds up no account."""
-        asyncio.get_running_loop().call_soon(self._finish, flight)
+        if flight.answer is not None and not flight.answer.is_cut:
+            asyncio.get_running_loop().call_soon(self._finish, flight)
 
     def _finish(self, flight: Flight) -> None:
         if flight.over or flight.answer is None:
             return
         flight.over = True
-        self._post(flight.answer.finished(flight.replica))
+        self._unsaid.pop(flight.rid, None)
+        self._loop.post(flight.answer.finished(flight.replica))
         if flight.conversation:
             self._turns.finished(flight.conversation, flight.rid)
 
@@ -477,9 +481,10 @@ class Relay:
             flight.answer.flush()
         if flight.over:
             return
+        self._say_sent_of(flight.rid)
         begun = flight.reply.begun
         sent = flight.answer.bytes_in if begun and flight.answer is not None else 0
-        self._post(UpstreamLost(rid=flight.rid, replica=replica, begun=begun, detail=detail, bytes_out=sent))
+        self._loop.post(UpstreamLost(rid=flight.rid, replica=replica, begun=begun, detail=detail, bytes_out=sent))
         self._replicas.suspect(replica)
 
     def _gone(self, flight: Flight) -> None:
@@ -488,7 +493,7 @@ class Relay:
             flight.client_gone = True
             if flight.connection is not None:
                 flight.connection.resume()
-            self._post(ClientDetached(rid=flight.rid))
+            self._loop.post(ClientDetached(rid=flight.rid))
         else:
             self._cancel(flight, "client")
 
@@ -497,10 +502,11 @@ class Relay:
             return
         flight.over = True
         flight.cancelled_by = by
+        self._say_sent_of(flight.rid)
         answer = flight.answer
         if answer is not None:
             answer.flush()
-        self._post(
+        self._loop.post(
             RequestCancelled(
                 rid=flight.rid,
                 replica=flight.replica,
