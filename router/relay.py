@@ -445,7 +445,7 @@ class Relay:
     # --- what happens to a request besides ---
 
     def _sent(self, flight: Flight, connect_us: int) -> None:
-        """Say that the replica has the request, unless it is done with it in a few milliseconds: then its end says it."""
+        """Say that the replica has the request; if it is done with it in a few milliseconds, its end says as much."""
         self._unsaid[flight.rid] = RequestSent(rid=flight.rid, replica=flight.replica, connect_us=connect_us)
         if not self._is_saying:
             self._is_saying = True

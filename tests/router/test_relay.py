@@ -437,7 +437,12 @@ def test_an_arrival_says_what_a_simulation_needs_and_nothing_of_the_text() -> No
 def test_a_dispatch_is_sent_and_finished_in_this_order() -> None:
     async def story() -> None:
         async with Rig() as rig:
-            rig.upstream.handler = lambda got: got.stream(b"data: 1\n\n")
+
+            async def replica(got: Got) -> None:
+                await rig.logged(RequestSent)
+                await got.stream(b"data: 1\n\n")
+
+            rig.upstream.handler = replica
             await rig.ask(STREAM)
             finished = await rig.logged(RequestFinished)
             kinds = [type(event) for event in rig.log.events if getattr(event, "rid", 0) == 1]
@@ -445,6 +450,17 @@ def test_a_dispatch_is_sent_and_finished_in_this_order() -> None:
             assert finished.replica == rig.events(RequestDispatched)[0].replica
             assert 0 <= finished.first_byte_us <= finished.took_us
             assert rig.observed(FirstByte)[0].rid == 1
+
+    run(story)
+
+
+def test_of_a_request_that_is_done_at_once_only_its_end_is_said() -> None:
+    async def story() -> None:
+        async with Rig() as rig:
+            for number in range(1, 51):
+                await rig.ask(CHAT)
+                await rig.logged(RequestFinished, number)
+            assert len(rig.events(RequestSent)) < 25
 
     run(story)
 
