@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eventlog.errors import LogError
 from eventlog.events import Decision, Fact, RouterStarted
 from eventlog.reader import read
 from replay.lines import blocks, type_of
@@ -53,18 +52,6 @@ def find(path: Path, types: tuple[str, ...], field_name: str, value: int) -> int
             if (wanted in line or at_end in line) and type_of(line) in names:
                 return _seq_of(line)
     return 0
-
-
-def span(path: Path) -> tuple[int, int, int, int]:
-    """First and last seq, and the times of both. Raises LogError where the log has no event."""
-    first = last = None
-    for event in read(path):
-        if isinstance(event, Fact | Decision):
-            first = first or event
-            last = event
-    if first is None or last is None:
-        raise LogError(f"the log at {path} has no events yet")
-    return first.seq, last.seq, first.at_us, last.at_us
 
 
 def _seq_of(line: bytes) -> int:
