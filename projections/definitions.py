@@ -4,7 +4,8 @@ A file begins with a sentence on what the table is; then come its parts, each un
 
     -- create                                  statements that make the table and its views
     -- apply events: SwapBegun SwapFinished    statements that take `batch`, new lines of that stream, into the table;
-                                               run when it holds one of these types (`*`: always)
+                                               run when it holds one of these types (`*`: always). There can be several
+                                               such parts, which run in their order
     -- seed                                    for a log whose beginning was cut: takes `checkpoint(seq, state)`, the
                                                scheduler's state at its first line
     -- prune                                   drops what ended before `horizon(events, observations)`: the first
@@ -18,6 +19,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 from eventlog.segments import Stream
 
@@ -43,20 +45,27 @@ ORDER = (
 """Requests look up the replica and the swap that served them, and when a lost run ended; crashes, the model of a
 replica; the queue's depth, where a request was before this batch."""
 
-_PART = re.compile(r"^-- (create|seed|prune|apply (events|observations): (.+))$")
+_PART = re.compile(r"^-- (create|seed|prune|apply (events|observations): (.+))$", re.MULTILINE)
+
+
+class Step(NamedTuple):
+    """Statements that take a batch into a table if it holds one of these types."""
+
+    types: frozenset[str]
+    sql: str
+
+    def wants(self, types: set[str]) -> bool:
+        return "*" in self.types or not self.types.isdisjoint(types)
 
 
 @dataclass
 class Definition:
-    """One file of sql/. `types` feed it, from one stream."""
+    """One file of sql/: the steps that feed it from one stream, and its other parts by name."""
 
     name: str
     stream: Stream = "events"
-    types: frozenset[str] = frozenset()
+    steps: list[Step] = field(default_factory=list)
     parts: dict[str, str] = field(default_factory=dict)
-
-    def wants(self, types: set[str]) -> bool:
-        return "*" in self.types or not self.types.isdisjoint(types)
 
 
 @cache
@@ -75,7 +84,7 @@ def fingerprint() -> str:
 @cache
 def words(stream: Stream) -> frozenset[str]:
     """Every word of the SQL that takes batches of a stream: a field that is not among them need not be read."""
-    text = "".join(each.parts.get("apply", "") for each in definitions() if each.stream == stream)
+    text = "".join(step.sql for each in definitions() if each.stream == stream for step in each.steps)
     return frozenset(re.findall(r"\w+", text))
 
 
@@ -85,14 +94,12 @@ def _text(name: str) -> str:
 
 def _read(name: str) -> Definition:
     found = Definition(name)
-    part = "title"
-    for line in _text(name).splitlines(keepends=True):
-        match = _PART.match(line.rstrip())
-        if match is None:
-            found.parts[part] = found.parts.get(part, "") + line
-            continue
-        part = match[1].split()[0]
-        if match[2]:
-            found.stream = "events" if match[2] == "events" else "observations"
-            found.types = frozenset(match[3].split())
+    heading, *pieces = _PART.split(_text(name))
+    assert heading.startswith("-- "), f"{name}.sql begins with a sentence on what the table is"
+    for part, stream, types, sql in zip(*[iter(pieces)] * 4, strict=True):
+        if stream:
+            found.stream = "events" if stream == "events" else "observations"
+            found.steps.append(Step(frozenset(types.split()), sql))
+        else:
+            found.parts[part] = sql
     return found

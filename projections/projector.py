@@ -14,7 +14,8 @@ a cursor of their own.
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
@@ -26,7 +27,7 @@ from projections.columns import columns
 from projections.database import new_database, open_database
 from projections.definitions import definitions
 from projections.errors import DatabaseLocked, DatabaseUnusable
-from projections.lines import BATCH_BYTES, Lines, LogChanged, seq_of
+from projections.lines import BATCH_BYTES, Lines, LogChanged, seq_of, type_of
 
 logger = logging.getLogger("llama_router.projections")
 
@@ -101,14 +102,13 @@ class Projector:
             return self._poll(size_bytes)
 
     def _poll(self, size_bytes: int) -> int:
-        count = 0
-        for stream in STREAMS:
-            if lines := self._lines[stream].read(size_bytes):
-                self._apply(stream, lines)
-                count += len(lines)
-        if count:
+        new = {stream: lines for stream in STREAMS if (lines := self._lines[stream].read(size_bytes))}
+        if new:
+            with self._transaction():
+                for stream, lines in new.items():
+                    self._apply(stream, lines)
             self._prune()
-        return count
+        return sum(map(len, new.values()))
 
     def start_over(self, why: str) -> None:
         """Empty tables, to be filled from the beginning of the log. Cursors must be closed first."""
@@ -160,22 +160,15 @@ class Projector:
     # --- batches ------------------------------------------------------------------------------------------------------
 
     def _apply(self, stream: Stream, lines: list[bytes]) -> None:
-        connection = self._open
-        connection.execute("BEGIN")
-        try:
-            self._load(stream, lines)
-            types = {kind for (kind,) in connection.execute("SELECT DISTINCT type FROM batch").fetchall()}
-            for definition in definitions():
-                if definition.stream == stream and definition.wants(types):
-                    connection.execute(definition.parts["apply"])
-            connection.execute(
-                "UPDATE applied SET seq = ?, crc = ? WHERE stream = ?",
-                [seq_of(lines[-1]), stored_crc(lines[-1]), stream],
-            )
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
+        self._load(stream, lines)
+        types = {type_of(line) for line in lines}
+        for definition in definitions():
+            if definition.stream == stream:
+                for step in definition.steps:
+                    if step.wants(types):
+                        self._open.execute(step.sql)
+        place = [seq_of(lines[-1]), stored_crc(lines[-1]), stream]
+        self._open.execute("UPDATE applied SET seq = ?, crc = ? WHERE stream = ?", place)
 
     def _load(self, stream: Stream, lines: list[bytes]) -> None:
         """`batch`: these lines as columns. They go through a file in memory, which DuckDB reads in parallel."""
@@ -206,12 +199,17 @@ class Projector:
         self._run_parts("prune")
 
     def _run_parts(self, part: str) -> None:
-        self._open.execute("BEGIN")
-        try:
+        with self._transaction():
             for definition in definitions():
                 if part in definition.parts:
                     self._open.execute(definition.parts[part])
-            self._open.execute("COMMIT")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._open.execute("BEGIN")
+        try:
+            yield
         except BaseException:
             self._open.execute("ROLLBACK")
             raise
+        self._open.execute("COMMIT")

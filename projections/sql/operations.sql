@@ -19,7 +19,7 @@ CREATE TABLE operations (
     reason VARCHAR
 );
 
--- apply events: LoadWished AdminUnload AdminCancel AdminDrain AdminGpu AdminDone RouterStarted
+-- apply events: LoadWished AdminUnload AdminCancel AdminDrain AdminGpu
 INSERT INTO operations BY NAME
 SELECT
     op,
@@ -42,6 +42,7 @@ FROM batch
 WHERE type IN ('LoadWished', 'AdminUnload', 'AdminCancel', 'AdminDrain', 'AdminGpu')
 ORDER BY seq;
 
+-- apply events: AdminDone
 UPDATE operations SET
     end_seq = done.seq,
     ended_us = done.at_us,
@@ -51,6 +52,7 @@ UPDATE operations SET
 FROM batch AS done
 WHERE done.type = 'AdminDone' AND done.op = operations.op AND operations.outcome IS NULL;
 
+-- apply events: RouterStarted
 -- A run that crashed left them open.
 UPDATE operations SET end_seq = later.seq, ended_us = runs.last_us, outcome = 'lost'
 FROM runs, batch AS later

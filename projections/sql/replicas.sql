@@ -47,7 +47,7 @@ SELECT unnest(replicas.gpus) AS gpu, replicas.model, replica, phase, from_us, un
 FROM phases JOIN replicas USING (replica)
 WHERE from_us IS NOT NULL;
 
--- apply events: ReplicaSpawnOrdered ReplicaSpawned ReplicaReady ReplicaStopOrdered ReplicaStopped ReplicaCrashed ReplicaLoadFailed RouterStarted
+-- apply events: ReplicaSpawnOrdered
 INSERT INTO replicas BY NAME
 SELECT
     replica,
@@ -64,56 +64,50 @@ FROM batch
 WHERE type = 'ReplicaSpawnOrdered'
 ORDER BY seq;
 
+-- apply events: ReplicaSpawned
+UPDATE replicas SET spawned_us = new.at_us, pid = new.pid
+FROM batch AS new
+WHERE new.type = 'ReplicaSpawned' AND new.replica = replicas.replica;
+
+-- apply events: ReplicaReady
 UPDATE replicas SET
-    spawned_us = coalesce(replicas.spawned_us, new.spawned_us),
-    pid = coalesce(replicas.pid, new.pid),
-    ready_us = coalesce(replicas.ready_us, new.ready_us),
-    load_us = coalesce(replicas.load_us, new.load_us),
-    slots = coalesce(replicas.slots, new.slots),
-    slot_ctx = coalesce(replicas.slot_ctx, new.slot_ctx),
-    vram_mib = coalesce(replicas.vram_mib, new.vram_mib),
-    build = coalesce(replicas.build, new.build),
-    stop_ordered_us = coalesce(replicas.stop_ordered_us, new.stop_ordered_us),
-    stop_why = coalesce(replicas.stop_why, new.stop_why),
-    stop_forced = coalesce(replicas.stop_forced OR new.stop_forced, replicas.stop_forced, new.stop_forced),
-    end_seq = coalesce(replicas.end_seq, new.end_seq),
-    ended_us = coalesce(replicas.ended_us, new.ended_us),
-    ending = coalesce(replicas.ending, new.ending),
-    cause = coalesce(replicas.cause, new.cause),
-    reason = coalesce(replicas.reason, new.reason),
-    exit_code = coalesce(replicas.exit_code, new.exit_code),
-    signal = coalesce(replicas.signal, new.signal),
-    escalated = coalesce(replicas.escalated, new.escalated)
+    ready_us = new.at_us,
+    load_us = coalesce(new.load_us, 0),
+    slots = new.slots,
+    slot_ctx = nullif(new.slot_ctx, 0),
+    vram_mib = list_sum(list_transform(new.vram::BIGINT[][], lambda pair: pair[2])),
+    build = coalesce(new.build, '')
+FROM batch AS new
+WHERE new.type = 'ReplicaReady' AND new.replica = replicas.replica;
+
+-- apply events: ReplicaStopOrdered
+-- A second order is the same with force.
+UPDATE replicas SET
+    stop_ordered_us = coalesce(replicas.stop_ordered_us, new.at_us),
+    stop_why = coalesce(replicas.stop_why, new.why),
+    stop_forced = coalesce(replicas.stop_forced, false) OR new.forced
 FROM (
-    SELECT
-        replica,
-        min(at_us) FILTER (type = 'ReplicaSpawned') AS spawned_us,
-        min(pid) FILTER (type = 'ReplicaSpawned') AS pid,
-        min(at_us) FILTER (type = 'ReplicaReady') AS ready_us,
-        min(load_us) FILTER (type = 'ReplicaReady') AS load_us,
-        min(slots) FILTER (type = 'ReplicaReady') AS slots,
-        nullif(min(slot_ctx) FILTER (type = 'ReplicaReady'), 0) AS slot_ctx,
-        min(list_sum(list_transform(vram::BIGINT[][], lambda pair: pair[2]))) FILTER (type = 'ReplicaReady') AS vram_mib,
-        min(build) FILTER (type = 'ReplicaReady') AS build,
-        min(at_us) FILTER (type = 'ReplicaStopOrdered') AS stop_ordered_us,
-        arg_min(why, seq) FILTER (type = 'ReplicaStopOrdered') AS stop_why,
-        bool_or(coalesce(force, false)) FILTER (type = 'ReplicaStopOrdered') AS stop_forced,
-        min(seq) FILTER (is_end) AS end_seq,
-        min(at_us) FILTER (is_end) AS ended_us,
-        min(CASE type WHEN 'ReplicaStopped' THEN 'stopped' WHEN 'ReplicaCrashed' THEN 'crashed' ELSE 'load_failed' END)
-            FILTER (is_end) AS ending,
-        min(CASE type WHEN 'ReplicaCrashed' THEN coalesce(cause_of_exit, 'exit') WHEN 'ReplicaLoadFailed' THEN kind END)
-            FILTER (is_end) AS cause,
-        min(reason) FILTER (is_end) AS reason,
-        min(exit_code) FILTER (is_end) AS exit_code,
-        min(signal) FILTER (is_end) AS signal,
-        bool_or(coalesce(escalated, false)) FILTER (type = 'ReplicaStopped') AS escalated
-    FROM (SELECT *, type IN ('ReplicaStopped', 'ReplicaCrashed', 'ReplicaLoadFailed') AS is_end FROM batch)
-    WHERE is_end OR type IN ('ReplicaSpawned', 'ReplicaReady', 'ReplicaStopOrdered')
+    SELECT replica, min(at_us) AS at_us, arg_min(why, seq) AS why, bool_or(coalesce(force, false)) AS forced
+    FROM batch
+    WHERE type = 'ReplicaStopOrdered'
     GROUP BY replica
 ) AS new
-WHERE replicas.replica = new.replica;
+WHERE new.replica = replicas.replica;
 
+-- apply events: ReplicaStopped ReplicaCrashed ReplicaLoadFailed
+UPDATE replicas SET
+    end_seq = new.seq,
+    ended_us = new.at_us,
+    ending = CASE new.type WHEN 'ReplicaStopped' THEN 'stopped' WHEN 'ReplicaCrashed' THEN 'crashed' ELSE 'load_failed' END,
+    cause = CASE new.type WHEN 'ReplicaCrashed' THEN coalesce(new.cause_of_exit, 'exit') ELSE new.kind END,
+    reason = new.reason,
+    exit_code = new.exit_code,
+    signal = new.signal,
+    escalated = CASE new.type WHEN 'ReplicaStopped' THEN coalesce(new.escalated, false) END
+FROM batch AS new
+WHERE new.type IN ('ReplicaStopped', 'ReplicaCrashed', 'ReplicaLoadFailed') AND new.replica = replicas.replica;
+
+-- apply events: RouterStarted
 -- A run that crashed left its processes open; the next one ended them.
 UPDATE replicas SET end_seq = later.seq, ended_us = runs.last_us, ending = 'lost'
 FROM runs, batch AS later

@@ -69,161 +69,174 @@ CREATE TABLE open_requests AS FROM ended_requests;
 CREATE VIEW requests AS FROM ended_requests UNION ALL FROM open_requests;
 
 -- apply events: RequestArrived RequestDispatched RequestRequeued RequestFinished RequestCancelled RequestFailed RequestRejected RequestLost ClientDetached
-CREATE OR REPLACE TEMP TABLE changed_requests AS
-WITH arrived AS (
-    SELECT
-        rid,
-        seq,
-        run,
-        arrived_us,
-        model,
-        coalesce(asked, '') AS asked,
-        coalesce(route, '') AS route,
-        coalesce(work, 'generation') AS work,
-        coalesce(stream, false) AS stream,
-        coalesce(detached, false) AS detached,
-        coalesce(priority, 0) AS priority,
-        coalesce(key, '') AS key,
-        coalesce(client, '') AS client,
-        coalesce(conversation, '') AS conversation,
-        coalesce(session, '') AS session,
-        after_rid,
-        coalesce(slots_wanted, 1) AS slots_wanted,
-        coalesce(body_bytes, 0) AS body_bytes,
-        coalesce(prompt_bytes, 0) AS prompt_bytes,
-        coalesce(prompt_tokens, 0) AS estimated_tokens,
-        max_tokens,
-        coalesce(messages, 0) AS messages,
-        coalesce(tools, 0) AS tools,
-        'queued' AS stage,
-        0 AS attempts
-    FROM batch
-    WHERE type = 'RequestArrived'
-),
-known AS (
-    FROM open_requests WHERE rid IN (SELECT rid FROM batch)
-    UNION ALL BY NAME
-    FROM arrived
-),
-sent AS (
-    SELECT
-        rid,
-        max(at_us) AS dispatched_us,
-        count(*) AS attempts,
-        arg_max(replica, seq) AS replica,
-        arg_max(coalesce(rule, 'least_busy'), seq) AS rule,
-        arg_max(coalesce(overtook, 0), seq) AS overtook
-    FROM batch
-    WHERE type = 'RequestDispatched'
-    GROUP BY rid
-),
+-- Those that something happens to in this batch.
+CREATE OR REPLACE TEMP TABLE touched AS
+FROM open_requests WHERE rid IN (SELECT rid FROM batch WHERE type <> 'RequestArrived');
+DELETE FROM open_requests WHERE rid IN (SELECT rid FROM touched);
+
+-- apply events: RequestArrived
+INSERT INTO touched BY NAME
+SELECT
+    rid,
+    seq,
+    run,
+    arrived_us,
+    model,
+    coalesce(asked, '') AS asked,
+    coalesce(route, '') AS route,
+    coalesce(work, 'generation') AS work,
+    coalesce(stream, false) AS stream,
+    coalesce(detached, false) AS detached,
+    coalesce(priority, 0) AS priority,
+    coalesce(key, '') AS key,
+    coalesce(client, '') AS client,
+    coalesce(conversation, '') AS conversation,
+    coalesce(session, '') AS session,
+    after_rid,
+    coalesce(slots_wanted, 1) AS slots_wanted,
+    coalesce(body_bytes, 0) AS body_bytes,
+    coalesce(prompt_bytes, 0) AS prompt_bytes,
+    coalesce(prompt_tokens, 0) AS estimated_tokens,
+    max_tokens,
+    coalesce(messages, 0) AS messages,
+    coalesce(tools, 0) AS tools,
+    'queued' AS stage,
+    0 AS attempts
+FROM batch
+WHERE type = 'RequestArrived';
+
+-- apply events: ClientDetached
+UPDATE touched SET detached = true
+FROM batch
+WHERE batch.type = 'ClientDetached' AND batch.rid = touched.rid;
+
+-- apply events: RequestDispatched
 -- Of its wait, the part in which its replica was being loaded, victims that had to leave first included.
-served AS (
+UPDATE touched SET
+    stage = 'running',
+    attempts = touched.attempts + sent.attempts,
+    dispatched_us = sent.at_us,
+    replica = sent.replica,
+    rule = sent.rule,
+    overtook = sent.overtook,
+    wait_us = not_negative(sent.at_us - touched.arrived_us),
+    load_wait_us = CASE WHEN sent.load_is_known
+        THEN not_negative(least(sent.at_us, sent.ready_us) - greatest(touched.arrived_us, sent.begun_us))
+    END,
+    swap = CASE WHEN sent.load_is_known AND sent.ready_us > greatest(touched.arrived_us, sent.begun_us) THEN sent.swap END
+FROM (
     SELECT
-        sent.*,
-        swaps.swap,
-        CASE WHEN replicas.ready_us IS NOT NULL AND replicas.seq IS NOT NULL THEN not_negative(
-            least(sent.dispatched_us, replicas.ready_us)
-            - greatest(known.arrived_us, coalesce(swaps.begun_us, replicas.ordered_us))
-        ) END AS load_wait_us
-    FROM sent
-    JOIN known ON known.rid = sent.rid
-    LEFT JOIN replicas ON replicas.replica = sent.replica
+        last.*,
+        replicas.swap,
+        replicas.ready_us,
+        coalesce(swaps.begun_us, replicas.ordered_us) AS begun_us,
+        replicas.seq IS NOT NULL AND replicas.ready_us IS NOT NULL AS load_is_known
+    FROM (
+        SELECT
+            rid,
+            max(at_us) AS at_us,
+            count(*) AS attempts,
+            arg_max(replica, seq) AS replica,
+            arg_max(coalesce(rule, 'least_busy'), seq) AS rule,
+            arg_max(coalesce(overtook, 0), seq) AS overtook
+        FROM batch
+        WHERE type = 'RequestDispatched'
+        GROUP BY rid
+    ) AS last
+    LEFT JOIN replicas ON replicas.replica = last.replica
     LEFT JOIN swaps ON swaps.swap = replicas.swap
-),
-last_move AS (
-    SELECT rid, arg_max(type, seq) AS type
+) AS sent
+WHERE sent.rid = touched.rid;
+
+-- apply events: RequestRequeued
+UPDATE touched SET stage = last.stage
+FROM (
+    SELECT rid, arg_max(CASE type WHEN 'RequestRequeued' THEN 'queued' ELSE 'running' END, seq) AS stage
     FROM batch
     WHERE type IN ('RequestDispatched', 'RequestRequeued')
     GROUP BY rid
-),
-turned AS (
-    SELECT rid, true AS detached FROM batch WHERE type = 'ClientDetached' GROUP BY rid
-),
-ends AS (
+) AS last
+WHERE last.rid = touched.rid;
+
+-- apply events: RequestCancelled RequestFailed RequestRejected RequestLost
+UPDATE touched SET
+    stage = 'ended',
+    end_seq = done.seq,
+    ended_us = done.ended_us,
+    total_us = not_negative(done.ended_us - touched.arrived_us),
+    outcome = done.outcome,
+    status = done.status,
+    code = done.code,
+    reason = done.reason,
+    cancelled_by = CASE WHEN done.outcome = 'cancelled' THEN coalesce(done."by", 'client') END,
+    begun = CASE WHEN done.outcome = 'failed' THEN coalesce(done.begun, false) END,
+    suspect = CASE WHEN done.outcome = 'failed' THEN coalesce(done.suspect, false) END,
+    bytes_out = done.bytes_out,
+    frames = done.frames,
+    unread_frames = done.unread_frames
+FROM (
+    SELECT
+        batch.* EXCLUDE (outcome),
+        lower(type[8:]) AS outcome,
+        CASE WHEN type = 'RequestLost' THEN coalesce(runs.last_us, at_us) ELSE at_us END AS ended_us
+    FROM batch
+    LEFT JOIN runs ON runs.run = batch.lost_run
+    WHERE type IN ('RequestCancelled', 'RequestFailed', 'RequestRejected', 'RequestLost')
+) AS done
+WHERE done.rid = touched.rid;
+
+-- apply events: RequestFinished
+UPDATE touched SET
+    stage = 'ended',
+    end_seq = done.seq,
+    ended_us = done.at_us,
+    total_us = not_negative(done.at_us - touched.arrived_us),
+    outcome = CASE WHEN coalesce(done.status, 200) < 400 THEN 'ok' ELSE 'error' END,
+    status = coalesce(done.status, 200),
+    reason = done.error,
+    finish_reason = coalesce(done.finish_reason, ''),
+    first_byte_us = done.first_byte_us,
+    first_token_us = done.first_token_us,
+    ttft_us = touched.wait_us + done.first_token_us,
+    took_us = coalesce(done.took_us, 0),
+    bytes_out = coalesce(done.bytes_out, 0),
+    frames = coalesce(done.frames, 0),
+    prompt_tokens = coalesce(done.prompt_tokens, done.cached_n + done.uncached_n),
+    cached_tokens = done.cached_n,
+    uncached_tokens = done.uncached_n,
+    completion_tokens = done.completion_n,
+    prompt_us = done.timing.prompt_us,
+    predicted_us = done.timing.predicted_us,
+    prompt_tokens_per_s = done.timing.prompt_n / nullif(done.timing.prompt_us, 0) * 1e6,
+    tokens_per_s = coalesce(
+        done.timing.predicted_n / nullif(done.timing.predicted_us, 0),
+        (done.completion_n - 1) / nullif(done.took_us - done.first_token_us, 0)
+    ) * 1e6,
+    draft_tokens = done.timing.draft_n,
+    draft_accepted_tokens = done.timing.draft_accepted_n,
+    cost = (
+        coalesce(done.uncached_n, done.prompt_tokens, 0) * done.input_price
+        + coalesce(done.cached_n, 0) * done.cached_input_price
+        + coalesce(done.completion_n, 0) * done.output_price
+    ) / 1e6
+FROM (
     SELECT
         batch.*,
-        model_configs.input_price,
-        model_configs.cached_input_price,
-        model_configs.output_price,
-        coalesce(batch.cached_tokens, batch.timing.cache_n) AS cached_n,
-        coalesce(batch.prompt_tokens - coalesce(batch.cached_tokens, batch.timing.cache_n), batch.timing.prompt_n) AS uncached_n,
-        coalesce(batch.completion_tokens, batch.timing.predicted_n) AS completion_n
-    FROM batch
-    JOIN known ON known.rid = batch.rid
-    ASOF LEFT JOIN model_configs ON model_configs.model = known.model AND batch.seq >= model_configs.seq
-    WHERE batch.type IN ('RequestFinished', 'RequestCancelled', 'RequestFailed', 'RequestRejected', 'RequestLost')
-    QUALIFY row_number() OVER (PARTITION BY batch.rid ORDER BY batch.seq) = 1
-)
-SELECT known.* REPLACE (
-    CASE
-        WHEN ends.rid IS NOT NULL THEN 'ended'
-        WHEN last_move.type = 'RequestDispatched' THEN 'running'
-        WHEN last_move.type = 'RequestRequeued' THEN 'queued'
-        ELSE known.stage
-    END AS stage,
-    coalesce(turned.detached, known.detached) AS detached,
-    known.attempts + coalesce(served.attempts, 0) AS attempts,
-    coalesce(served.dispatched_us, known.dispatched_us) AS dispatched_us,
-    coalesce(served.replica, known.replica) AS replica,
-    coalesce(served.rule, known.rule) AS rule,
-    coalesce(served.overtook, known.overtook) AS overtook,
-    not_negative(coalesce(served.dispatched_us, known.dispatched_us) - known.arrived_us) AS wait_us,
-    coalesce(served.load_wait_us, known.load_wait_us) AS load_wait_us,
-    CASE WHEN coalesce(served.load_wait_us, known.load_wait_us) > 0 THEN coalesce(served.swap, known.swap) END AS swap,
-    ends.seq AS end_seq,
-    CASE WHEN ends.type = 'RequestLost' THEN coalesce(runs.last_us, ends.at_us) ELSE ends.at_us END AS ended_us,
-    not_negative(
-        CASE WHEN ends.type = 'RequestLost' THEN coalesce(runs.last_us, ends.at_us) ELSE ends.at_us END - known.arrived_us
-    ) AS total_us,
-    CASE ends.type
-        WHEN 'RequestFinished' THEN CASE WHEN coalesce(ends.status, 200) < 400 THEN 'ok' ELSE 'error' END
-        WHEN 'RequestCancelled' THEN 'cancelled'
-        WHEN 'RequestFailed' THEN 'failed'
-        WHEN 'RequestRejected' THEN 'rejected'
-        WHEN 'RequestLost' THEN 'lost'
-    END AS outcome,
-    CASE WHEN ends.type = 'RequestFinished' THEN coalesce(ends.status, 200) ELSE ends.status END AS status,
-    ends.code AS code,
-    coalesce(ends.reason, ends.error) AS reason,
-    ends.finish_reason AS finish_reason,
-    CASE WHEN ends.type = 'RequestCancelled' THEN coalesce(ends."by", 'client') END AS cancelled_by,
-    CASE WHEN ends.type = 'RequestFailed' THEN coalesce(ends.begun, false) END AS begun,
-    CASE WHEN ends.type = 'RequestFailed' THEN coalesce(ends.suspect, false) END AS suspect,
-    ends.first_byte_us AS first_byte_us,
-    ends.first_token_us AS first_token_us,
-    not_negative(coalesce(served.dispatched_us, known.dispatched_us) - known.arrived_us) + ends.first_token_us AS ttft_us,
-    CASE WHEN ends.type = 'RequestFinished' THEN coalesce(ends.took_us, 0) END AS took_us,
-    ends.bytes_out AS bytes_out,
-    ends.frames AS frames,
-    ends.unread_frames AS unread_frames,
-    coalesce(ends.prompt_tokens, ends.cached_n + ends.uncached_n) AS prompt_tokens,
-    ends.cached_n AS cached_tokens,
-    ends.uncached_n AS uncached_tokens,
-    ends.completion_n AS completion_tokens,
-    ends.timing.prompt_us AS prompt_us,
-    ends.timing.predicted_us AS predicted_us,
-    ends.timing.prompt_n / nullif(ends.timing.prompt_us, 0) * 1e6 AS prompt_tokens_per_s,
-    coalesce(
-        ends.timing.predicted_n / nullif(ends.timing.predicted_us, 0),
-        (ends.completion_n - 1) / nullif(ends.took_us - ends.first_token_us, 0)
-    ) * 1e6 AS tokens_per_s,
-    ends.timing.draft_n AS draft_tokens,
-    ends.timing.draft_accepted_n AS draft_accepted_tokens,
-    (coalesce(ends.uncached_n, ends.prompt_tokens, 0) * ends.input_price
-        + coalesce(ends.cached_n, 0) * ends.cached_input_price
-        + coalesce(ends.completion_n, 0) * ends.output_price) / 1e6 AS cost
-)
-FROM known
-LEFT JOIN served ON served.rid = known.rid
-LEFT JOIN last_move ON last_move.rid = known.rid
-LEFT JOIN turned ON turned.rid = known.rid
-LEFT JOIN ends ON ends.rid = known.rid
-LEFT JOIN runs ON runs.run = ends.lost_run;
+        config.input_price,
+        config.cached_input_price,
+        config.output_price,
+        coalesce(cached_tokens, timing.cache_n) AS cached_n,
+        coalesce(prompt_tokens - coalesce(cached_tokens, timing.cache_n), timing.prompt_n) AS uncached_n,
+        coalesce(completion_tokens, timing.predicted_n) AS completion_n
+    FROM (SELECT batch.* EXCLUDE (model), asked.model FROM batch JOIN touched AS asked USING (rid)) AS batch
+    ASOF LEFT JOIN model_configs AS config ON config.model = batch.model AND batch.seq >= config.seq
+    WHERE type = 'RequestFinished'
+) AS done
+WHERE done.rid = touched.rid;
 
-DELETE FROM open_requests WHERE rid IN (SELECT rid FROM changed_requests);
-INSERT INTO open_requests FROM changed_requests WHERE outcome IS NULL ORDER BY rid;
-INSERT INTO ended_requests FROM changed_requests WHERE outcome IS NOT NULL ORDER BY end_seq;
+-- apply events: RequestArrived RequestDispatched RequestRequeued RequestFinished RequestCancelled RequestFailed RequestRejected RequestLost ClientDetached
+INSERT INTO open_requests FROM touched WHERE outcome IS NULL ORDER BY rid;
+INSERT INTO ended_requests FROM touched WHERE outcome IS NOT NULL ORDER BY end_seq;
 
 -- seed
 INSERT INTO open_requests BY NAME

@@ -15,30 +15,39 @@ CREATE TABLE runs (
     llama_build VARCHAR
 );
 
+-- apply events: RouterStarted
+INSERT INTO runs BY NAME
+SELECT
+    run,
+    seq,
+    at_us AS started_us,
+    at_us AS last_us,
+    version,
+    policy_version,
+    llama_server,
+    llama_build
+FROM batch
+WHERE type = 'RouterStarted'
+ORDER BY seq;
+
 -- apply events: *
-MERGE INTO runs USING (
-    SELECT
-        run,
-        min(seq) FILTER (type = 'RouterStarted') AS seq,
-        min(at_us) FILTER (type = 'RouterStarted') AS started_us,
-        max(at_us) AS last_us,
-        min(at_us) FILTER (type = 'RouterStopping') AS stopping_us,
-        min(at_us) FILTER (type = 'RouterStopped') AS stopped_us,
-        arg_min(reason, seq) FILTER (type IN ('RouterStopping', 'RouterStopped')) AS stop_reason,
-        arg_min(version, seq) FILTER (type = 'RouterStarted') AS version,
-        arg_min(policy_version, seq) FILTER (type = 'RouterStarted') AS policy_version,
-        arg_min(llama_server, seq) FILTER (type = 'RouterStarted') AS llama_server,
-        arg_min(llama_build, seq) FILTER (type = 'RouterStarted') AS llama_build
-    FROM batch
-    WHERE run IS NOT NULL
-    GROUP BY run
-) AS new ON runs.run = new.run
-WHEN MATCHED THEN UPDATE SET
-    last_us = greatest(runs.last_us, new.last_us),
-    stopping_us = coalesce(runs.stopping_us, new.stopping_us),
-    stopped_us = coalesce(runs.stopped_us, new.stopped_us),
-    stop_reason = coalesce(runs.stop_reason, new.stop_reason)
-WHEN NOT MATCHED THEN INSERT BY NAME;
+UPDATE runs SET last_us = greatest(runs.last_us, seen.last_us)
+FROM (SELECT run, max(at_us) AS last_us FROM batch GROUP BY run) AS seen
+WHERE seen.run = runs.run;
+
+-- apply events: RouterStopping
+UPDATE runs SET stopping_us = batch.at_us, stop_reason = coalesce(batch.reason, '')
+FROM batch
+WHERE batch.type = 'RouterStopping' AND batch.run = runs.run;
+
+-- apply events: RouterStopped
+UPDATE runs SET stopped_us = batch.at_us, stop_reason = coalesce(runs.stop_reason, batch.reason, '')
+FROM batch
+WHERE batch.type = 'RouterStopped' AND batch.run = runs.run;
+
+-- seed
+INSERT INTO runs BY NAME
+SELECT (state ->> 'run')::INTEGER AS run, (state ->> 'now_us')::BIGINT AS last_us FROM checkpoint;
 
 -- prune
 DELETE FROM runs WHERE run < (SELECT max(run) FROM runs WHERE seq <= (SELECT events FROM horizon));

@@ -26,7 +26,7 @@ CREATE TABLE swaps (
     ready INTEGER
 );
 
--- apply events: SwapBegun SwapAborted SwapFinished RouterStarted
+-- apply events: SwapBegun
 INSERT INTO swaps BY NAME
 SELECT
     swap,
@@ -46,6 +46,7 @@ FROM batch
 WHERE type = 'SwapBegun'
 ORDER BY seq;
 
+-- apply events: SwapFinished SwapAborted
 UPDATE swaps SET
     end_seq = done.seq,
     ended_us = done.at_us,
@@ -59,6 +60,7 @@ UPDATE swaps SET
 FROM batch AS done
 WHERE done.swap = swaps.swap AND done.type IN ('SwapFinished', 'SwapAborted');
 
+-- apply events: RouterStarted
 -- A run that crashed left its swaps open.
 UPDATE swaps SET
     end_seq = later.seq,
