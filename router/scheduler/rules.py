@@ -32,15 +32,17 @@ Rule = Callable[[State], e.Decision | list[e.Decision] | None]
 no more than a word to whoever waits, the rule has nothing else to say, and no rule before it has either."""
 
 
+_WORDS = (e.RequestHeld, e.TimerSet)
+
+
 def next_decisions(state: State, first_rule: int = 0) -> tuple[list[e.Decision], int]:
     """What must be decided next, and the rule to go on with once that is folded; past the last one, all is settled."""
     for number in range(first_rule, len(RULES)):
         decided = RULES[number](state)
-        if isinstance(decided, list):
-            if decided:
-                return decided, number + 1 if isinstance(decided[-1], e.RequestHeld | e.TimerSet) else 0
-        elif decided is not None:
-            return [decided], 0
+        if decided:
+            if not isinstance(decided, list):
+                return [decided], 0
+            return decided, number + 1 if isinstance(decided[-1], _WORDS) else 0
     return [], len(RULES)
 
 
