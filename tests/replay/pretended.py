@@ -74,11 +74,13 @@ class RecordingWorld(World):
             return msgspec.structs.replace(fact, frames=max(0, call.leaves_after_tokens))
         return fact
 
-    def write(self, directory: Path) -> Path:
+    def write(self, directory: Path, run: int = 1) -> Path:
+        """Append the record to a log, as its run with this number."""
         with LogWriter.open(directory, durability="never") as writer:
-            events = [msgspec.structs.replace(event, seq=writer.next_seq + n) for n, event in enumerate(self.record)]
-            offset = events[0].seq - 1
-            writer.append([msgspec.structs.replace(ev, cause=ev.cause + offset * (ev.cause > 0)) for ev in events])
+            before = writer.next_seq - 1
+            for event in self.record:
+                cause = event.cause + before if event.cause else 0
+                writer.append([msgspec.structs.replace(event, seq=event.seq + before, run=run, cause=cause)])
         return directory
 
 

@@ -1,18 +1,24 @@
 """Costs are measured in a log, the simulator says how far off it is, and only then other settings are tried."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from eventlog import events as e
 from replay.alternatives import changed, config_lines, differences
 from replay.costs import Costs, ModelCosts, Phase, with_costs
 from replay.fit import fit, solve_nonnegative
 from replay.recorded import read_recording
-from replay.simulate import load_source, run_once, simulate
+from replay.simulate import Simulated, load_source, run_once, simulate
+from replay.verify import verify
 from replay.workload import Call, WorkloadError
+from replay.world import World
 from router.cli import main
 from tests.replay.pretended import RecordingWorld, calls_of, workload_of
 
@@ -197,6 +203,71 @@ def test_the_same_seed_gives_the_same_output(log: Path, capsys: pytest.CaptureFi
         outputs.append(capsys.readouterr().out)
     assert outputs[0] == outputs[1]
     assert json.loads(outputs[0])["seed"] == 3
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "4711"])
+def test_the_output_does_not_depend_on_the_seed_of_hashes(log: Path, hash_seed: str) -> None:
+    command = "import sys; from router.cli import main; sys.exit(main(sys.argv[1:]))"
+    arguments = ["replay", "simulate", str(log), "--set", "QUEUE_HEAD_GRACE=20", "--json"]
+    ran = subprocess.run(
+        [sys.executable, "-c", command, *arguments],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        check=True,
+    )
+    assert msgspec.json.decode(ran.stdout, type=Simulated) == simulate(
+        load_source([str(log)]), sets=["QUEUE_HEAD_GRACE=20"]
+    )
+
+
+def test_the_scheduler_of_a_simulation_is_the_live_one(log: Path) -> None:
+    """What the pretended world wrote down verifies like any log: the same facts give the same decisions."""
+    assert verify(log).ok
+
+
+def test_of_several_runs_the_busiest_is_simulated_and_the_others_are_counted(tmp_path: Path) -> None:
+    """A log over two runs: the later one with three requests; the first can still be asked for."""
+    for number, count in ((1, 8), (2, 3)):
+        world = RecordingWorld(workload_of(calls_of(*((n * 1.0, "a") for n in range(count)))), TRUTH)
+        world.run()
+        world.write(tmp_path / "log", run=number)
+    busiest = read_recording(tmp_path / "log")
+    assert (busiest.run, len(busiest.workload.calls)) == (1, 8)
+    assert busiest.workload.notes == ("run 1 of the log", "1 other runs left out")
+    assert len(read_recording(tmp_path / "log", run=2).workload.calls) == 3
+
+
+def test_wishes_unloads_and_reloads_of_a_log_happen_again(tmp_path: Path) -> None:
+    workload = workload_of(calls_of((10.0, "a"), (40.0, "b"), output=30))
+    one_gpu = workload.settings
+    happenings = (
+        (1_000_000, e.LoadWished(op=1, rid=1, model="a")),
+        (20_000_000, e.AdminUnload(op=2, model="a")),
+        (30_000_000, e.ConfigLoaded(config=msgspec.structs.replace(one_gpu, max_models_per_gpu=2))),
+    )
+    workload = msgspec.structs.replace(workload, happenings=happenings)
+    world = RecordingWorld(workload, TRUTH)
+    world.run()
+    found = read_recording(world.write(tmp_path / "log")).workload
+    assert [(at_us, type(what).__name__) for at_us, what in found.happenings] == [
+        (at_us, type(what).__name__) for at_us, what in happenings
+    ]
+    again = World(found, TRUTH)
+    again.run()
+    assert [outcome.dispatched_us for outcome in again.outcomes] == [
+        outcome.dispatched_us for outcome in world.outcomes
+    ]
+    assert again.state.settings.max_models_per_gpu == 2
+
+
+def test_a_setting_that_is_tried_holds_through_a_reload_of_the_recording(tmp_path: Path) -> None:
+    """The recorded reload changed something else; what is tried stays tried."""
+    workload = workload_of(calls_of((0, "a"), (9.0, "b")))
+    reload = e.ConfigLoaded(config=msgspec.structs.replace(workload.settings, overcommit=1))
+    workload = msgspec.structs.replace(workload, happenings=((5_000_000, reload),))
+    world = World(workload, TRUTH, change=lambda settings: changed(settings, ["QUEUE_HEAD_GRACE=7"]))
+    world.run()
+    assert (world.state.settings.head_grace_us, world.state.settings.overcommit) == (7_000_000, 1)
 
 
 def test_a_trace_is_imported_thinned_and_simulated_and_all_of_it_is_said(
