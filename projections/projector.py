@@ -6,7 +6,9 @@ log up to a place, and dropping it loses nothing.
 
     projector = Projector(log_directory, database)
     projector.catch_up()
-    while True: projector.poll() or wait
+    while True:
+        projector.poll()
+        wait(projector.pause_s())
 
 Counterparts: `lines` hands out the lines, `definitions` the SQL, `database` the file. Used by one thread; readers take
 a cursor of their own.
@@ -14,6 +16,7 @@ a cursor of their own.
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +35,8 @@ from projections.lines import BATCH_BYTES, Lines, LogChanged, seq_of, type_of
 logger = logging.getLogger("llama_router.projections")
 
 MAX_LINE_BYTES = 64 << 20
+SOONEST_S = 0.1
+LATEST_S = 1.0
 
 Progress = Callable[[Segment], None]
 
@@ -57,6 +62,7 @@ class Projector:
         self._progress = progress
         self._lines: dict[Stream, Lines] = {}
         self._first_seqs: dict[Stream, int] = {}
+        self._took_s = 0.0
         self._connection: duckdb.DuckDBPyConnection | None = None
         list_segments(log_dir, "events")
         try:
@@ -101,13 +107,19 @@ class Projector:
             self.start_over(str(error).splitlines()[0])
             return self._poll(size_bytes)
 
+    def pause_s(self) -> float:
+        """How long to wait before the next look: longer than the last one took, so that a third of a core is enough."""
+        return min(LATEST_S, max(SOONEST_S, 2 * self._took_s))
+
     def _poll(self, size_bytes: int) -> int:
         new = {stream: lines for stream in STREAMS if (lines := self._lines[stream].read(size_bytes))}
+        begin_s = time.monotonic()
         if new:
             with self._transaction():
                 for stream, lines in new.items():
                     self._apply(stream, lines)
             self._prune()
+        self._took_s = time.monotonic() - begin_s
         return sum(map(len, new.values()))
 
     def start_over(self, why: str) -> None:
