@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from eventlog.events import ReplicaLoading
+from eventlog.events import LogLine, ReplicaLoading
 from router import exits, orphans, spawn
 from router.config import ModelConfig
 from router.process import Process
@@ -94,6 +94,7 @@ class Downloads:
         self._here: set[str] = set()
         """Fingerprints of what is known to be in the cache."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._is_over = False
 
     def needed(self, model: ModelConfig) -> bool:
         """Whether `ensure` has something to do. Costs nothing."""
@@ -109,6 +110,8 @@ class Downloads:
         key = _key(model)
         task = self._tasks.get(key)
         if task is None:
+            if self._is_over:
+                raise DownloadFailed(f"the download of model {model.name!r} was not begun: the router stops")
             task = self._tasks[key] = asyncio.create_task(self._fetch(model), name=f"download-{model.name}")
             task.add_done_callback(lambda done: self._tasks.pop(key, None))
         try:
@@ -119,7 +122,8 @@ class Downloads:
             raise
 
     async def stop(self) -> None:
-        """End all downloads; what was fetched so far stays in the cache."""
+        """End all downloads and begin no more; what was fetched so far stays in the cache."""
+        self._is_over = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -132,12 +136,20 @@ class Downloads:
                 log.info("model %r is not in the cache yet: downloading %s", model.name, model.hf_repo)
                 failure = await self._run(model, around, ())
                 if failure is not None:
-                    raise DownloadFailed(f"the download of model {model.name!r} ({model.hf_repo}) failed: {failure}")
+                    raise self._failed(
+                        around, f"the download of model {model.name!r} ({model.hf_repo}) failed: {failure}"
+                    )
         except spawn.SpawnError as error:
-            raise DownloadFailed(f"the download of model {model.name!r} could not be started: {error}") from error
+            raise self._failed(around, f"the download of model {model.name!r} could not be started: {error}") from error
         finally:
             around.loop.note(ReplicaLoading(model=model.name, stage="download", value=1.0))
         self._here.add(_key(model))
+
+    def _failed(self, around: Surroundings, text: str) -> DownloadFailed:
+        """It is in the log as well, since nobody may be waiting for it any more."""
+        log.warning("%s", text)
+        around.loop.note(LogLine(level="warning", text=text))
+        return DownloadFailed(text)
 
     async def _run(self, model: ModelConfig, around: Surroundings, more: Sequence[str]) -> str | None:
         """One llama-server that only downloads. None when all is there, else why it is not."""

@@ -21,7 +21,6 @@ from eventlog.events import (
     Event,
     Fact,
     Gpu,
-    LoadWished,
     Observation,
     RequestLost,
     RouterStarted,
@@ -29,6 +28,7 @@ from eventlog.events import (
     RouterStopping,
 )
 from eventlog.writer import LogWriter
+from router.api import operations
 from router.api.front import Front
 from router.api.services import Gate, Services, Started
 from router.client import ClientProtocol
@@ -105,7 +105,6 @@ class Router:
                 carried=carried,
             ),
             *_lost(before),
-            *self._preloads(),
         ]
         started = Started(
             at_us=self._clock.now_us(),
@@ -127,11 +126,6 @@ class Router:
         for event in recovered.events:
             fold(state, event)
         return state
-
-    def _preloads(self) -> Iterable[Fact]:
-        for model in self._config.models.values():
-            if model.load_on_startup:
-                yield LoadWished(op=self._loop.next_op(), rid=self._loop.next_rid(), model=model.name, by="preload")
 
     # --- serve ---
 
@@ -160,6 +154,7 @@ class Router:
         )
         self._loop.subscribe(self._watch)
         self._loop.post(*self._first_facts)
+        operations.preload(services)
         front.serve(services, relay)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._asyncio.add_signal_handler(number, self._stop_signal, number)

@@ -41,10 +41,7 @@ class Lifecycle:
         self._stop_emptying()
         self._services.gate.is_open = True
         self._say(f"started by {by}")
-        for model in self._services.config.models.values():
-            if model.load_on_startup:
-                loop = self._services.loop
-                loop.post(e.LoadWished(op=loop.next_op(), rid=loop.next_rid(), model=model.name, by="preload"))
+        operations.preload(self._services)
 
     async def stop(self, *, by: str, wait: bool) -> None:
         """Refuse new requests, let the others end, unload everything; with `wait`, until that is done."""

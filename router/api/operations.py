@@ -1,22 +1,50 @@
 """Administrative calls: a fact goes into the loop, its one AdminDone comes back and becomes an answer or an error."""
 
 import asyncio
+from typing import Literal
 
 from eventlog.events import AdminDone, AdminDrain, AdminUnload, Fact, LoadWished
 from router import errors
 from router.api.services import Services
 from router.callers import Caller, resolve
 from router.config import ModelConfig
+from router.download import DownloadFailed
 
 SOON_S = 0.1
 """A call that is not waited for still hears of an error that comes at once."""
 
 
 async def load(services: Services, model: ModelConfig, *, wait: bool) -> AdminDone | None:
-    """Wish for a model; None when it is still on its way. Raises the error of a load that failed."""
-    op = services.loop.next_op()
-    wish = LoadWished(op=op, rid=services.loop.next_rid(), model=model.name)
-    return await ask(services, op, wish, wait=wait, model=model.name)
+    """Wish for a model; None when it is still on its way. Raises the error of a load that failed.
+
+    What has to be fetched from a hub is fetched before the wish is made, so that nothing is evicted for it too early.
+    """
+    if services.replicas.needs_download(model.name):
+        return await outcome(services.keep(_fetch_and_load(services, model, "admin")), wait=wait, model=model.name)
+    wish = _wish(services, model, "admin")
+    return await ask(services, wish.op, wish, wait=wait, model=model.name)
+
+
+def preload(services: Services) -> None:
+    """Wish for what is to be loaded at the start, in the order of the configuration; what has to be fetched follows."""
+    wanted = [model for model in services.config.models.values() if model.load_on_startup]
+    missing = [model for model in wanted if services.replicas.needs_download(model.name)]
+    services.loop.post(*(_wish(services, model, "preload") for model in wanted if model not in missing))
+    for model in missing:
+        services.keep(_fetch_and_load(services, model, "preload"))
+
+
+def _wish(services: Services, model: ModelConfig, by: Literal["admin", "preload"]) -> LoadWished:
+    return LoadWished(op=services.loop.next_op(), rid=services.loop.next_rid(), model=model.name, by=by)
+
+
+async def _fetch_and_load(services: Services, model: ModelConfig, by: Literal["admin", "preload"]) -> AdminDone:
+    try:
+        await services.replicas.ensure_downloaded(model.name)
+    except DownloadFailed as failure:
+        raise errors.error("model_load_failed", str(failure), param="model") from None
+    wish = _wish(services, model, by)
+    return await begin(services, wish.op, wish)
 
 
 async def unload(services: Services, model: ModelConfig, *, wait: bool, force: bool, by: str) -> AdminDone | None:

@@ -5,9 +5,10 @@ replicas.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from eventlog.events import AdminDone, Event, Fact, Gpu, Observation
 from router.api.counters import Counters
@@ -15,6 +16,10 @@ from router.api.view import View
 from router.config import Config
 from router.gpus import Sample
 from router.scheduler.state import State
+
+T = TypeVar("T")
+
+log = logging.getLogger("llama_router.api")
 
 
 class Clock(Protocol):
@@ -47,6 +52,8 @@ class Replicas(Protocol):
     """The part of `router.replicas.Replicas` that is used here."""
 
     def logs(self, model: str | None = None, *, history: bool = True) -> AsyncIterator[bytes]: ...
+    def needs_download(self, model: str) -> bool: ...
+    async def ensure_downloaded(self, model: str) -> None: ...
 
 
 class GpuSamples(Protocol):
@@ -89,6 +96,7 @@ class Services:
     view: View = field(default_factory=View)
     counters: Counters = field(default_factory=Counters)
     _ops: "dict[int, asyncio.Future[AdminDone]]" = field(default_factory=dict)
+    _kept: "set[asyncio.Task[Any]]" = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.view.names = self.counters.names = frozenset(self.config.models)
@@ -102,6 +110,18 @@ class Services:
         self._ops[op] = answer
         self.loop.post(*facts)
         return answer
+
+    def keep(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Do something that nobody may be waiting for; how it fails is then told in the diary at least."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._kept.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._kept.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            log.warning("%s", problem)
 
     def _settle(self, event: Event) -> None:
         if isinstance(event, AdminDone):

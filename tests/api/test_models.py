@@ -7,7 +7,9 @@ from urllib.parse import quote
 import pytest
 
 from eventlog import events as e
+from router.api import operations
 from router.config import Cost, ReasoningEffort
+from router.download import DownloadFailed
 from tests.api.world import World, model
 
 
@@ -85,6 +87,68 @@ def test_a_load_in_progress_says_how_far_it_is() -> None:
         assert (status["value"], "progress" in status) == ("loaded", False)
 
     World.run(story)
+
+
+def test_what_has_to_be_fetched_is_fetched_before_anything_is_evicted_for_it() -> None:
+    """The wish is made when the weights are here; until then the model says how far they are, and others stay."""
+
+    async def story(world: World) -> None:
+        await world.http.post("/models/load", json={"model": "beta", "wait": True})
+        world.replicas.missing["alpha"] = asyncio.get_running_loop().create_future()
+        answer = await world.http.post("/models/load", json={"model": "alpha"})
+        assert answer.json()["outcome"] == "pending"
+        waiting = asyncio.create_task(world.http.post("/models/load", json={"model": "alpha", "wait": True}))
+        world.loop.note(e.ReplicaLoading(model="alpha", stage="download", value=0.5))
+        world.loop.flush_observations()
+        status = (await world.get("/v1/models/alpha"))["status"]
+        assert status["value"] == "downloading"
+        assert status["progress"] == {"stages": ["download"], "current": "download", "value": 0.5}
+        rows = {row["name"]: row for row in (await world.get("/status"))["models"]}
+        assert rows["alpha"]["progress"]["value"] == 0.5
+        assert rows["beta"]["phase"] == "ready"
+        assert [wish.model for wish in world.happened(e.LoadWished)] == ["beta"]
+        world.loop.note(e.ReplicaLoading(model="alpha", stage="download", value=1.0))
+        world.replicas.missing["alpha"].set_result(None)
+        assert (await waiting).json()["outcome"] in ("done", "already")
+        assert (await world.get("/v1/models/alpha"))["status"]["value"] == "loaded"
+        assert [wish.model for wish in world.happened(e.LoadWished)] == ["beta", "alpha", "alpha"]
+
+    World.run(story)
+
+
+def test_a_model_that_could_not_be_fetched_is_a_failed_load_and_nobody_left_for_it() -> None:
+    """The one who waits has the reason; for the others it is in the diary."""
+
+    async def story(world: World) -> None:
+        await world.http.post("/models/load", json={"model": "beta", "wait": True})
+        missing = world.replicas.missing["alpha"] = asyncio.get_running_loop().create_future()
+        waiting = asyncio.create_task(world.http.post("/models/load", json={"model": "alpha", "wait": True}))
+        await asyncio.sleep(0)
+        missing.set_exception(DownloadFailed("the download of model 'alpha' (org/a) failed: 404"))
+        answer = await waiting
+        assert answer.status_code == 502
+        error = answer.json()["error"]
+        assert (error["code"], "404" in error["message"]) == ("model_load_failed", True)
+        assert (await world.get("/v1/models/beta"))["status"]["value"] == "loaded"
+        assert [wish.model for wish in world.happened(e.LoadWished)] == ["beta"]
+
+    World.run(story)
+
+
+def test_what_is_to_be_loaded_at_the_start_is_wished_for_in_order_and_what_is_missing_follows() -> None:
+    """A download holds up none of the others."""
+
+    async def story(world: World) -> None:
+        world.replicas.missing["alpha"] = asyncio.get_running_loop().create_future()
+        operations.preload(world.services)
+        await world.until(lambda: len(world.happened(e.AdminDone)) == 2)
+        world.replicas.missing["alpha"].set_result(None)
+        await world.until(lambda: len(world.happened(e.AdminDone)) == 3)
+        wishes = world.happened(e.LoadWished)
+        assert [(wish.model, wish.by) for wish in wishes] == [(name, "preload") for name in ("beta", "gamma", "alpha")]
+
+    names = ("alpha", "beta", "gamma")
+    World.run(story, *(model(name, gpus=(n,), load_on_startup=True) for n, name in enumerate(names)), gpus=3)
 
 
 def test_a_failed_load_is_told_with_its_reason_and_its_event() -> None:

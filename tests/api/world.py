@@ -36,6 +36,8 @@ class Replicas:
         self.stops = True
         self.slots = 2
         self.printed: dict[str | None, list[bytes]] = {}
+        self.missing: dict[str, asyncio.Future[None]] = {}
+        """Models that have to be fetched; done when they are here, an exception when they could not be."""
         self._loop = loop
         loop.on(e.ReplicaSpawnOrdered, self._spawn)
         loop.on(e.ReplicaStopOrdered, self._stop)
@@ -52,6 +54,12 @@ class Replicas:
     def _stop(self, order: e.ReplicaStopOrdered) -> None:
         if self.stops:
             self._loop.post(e.ReplicaStopped(replica=order.replica, exit_code=0, took_us=500_000))
+
+    def needs_download(self, model: str) -> bool:
+        return model in self.missing and not self.missing[model].done()
+
+    async def ensure_downloaded(self, model: str) -> None:
+        await self.missing[model]
 
     async def logs(self, model: str | None = None, *, history: bool = True) -> AsyncIterator[bytes]:
         if history:
