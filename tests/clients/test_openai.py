@@ -89,9 +89,12 @@ def test_an_async_client_streams_several_answers_at_once(weights_router: RouterP
             messages=[{"role": "user", "content": f"Count from {number}."}],
             max_tokens=8,
             stream=True,
+            stream_options={"include_usage": True},
             extra_body={"ignore_eos": True},
         )
-        return len([chunk async for chunk in stream if chunk.choices[0].delta.content])
+        *_, last = [chunk async for chunk in stream]
+        assert last.usage
+        return last.usage.completion_tokens
 
     async def all_of_them() -> list[int]:
         url = f"{weights_router.base_url}/v1"

@@ -25,7 +25,7 @@ def test_as_many_generate_at_one_instant_as_there_are_slots(where: Profile, weig
             Stream(router, "0", case.prompt(f"Continue as user {n}."), tokens=case.tokens) for n in range(case.users)
         ]
         slots, busy = 0, 0
-        for _ in polls(where.deadline_s, every_s=0.02):
+        for _ in polls(where.deadline_s, every_s=0.2):
             if all(user.is_over for user in users):
                 break
             seen = router.call("GET", "/slots?model=0").json()
