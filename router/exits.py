@@ -161,9 +161,9 @@ def _find(pattern: re.Pattern[str], lines: Sequence[str]) -> str:
 
 
 def telling(lines: Sequence[str]) -> str:
-    """The last line that sounds like trouble, else the last one at all unless it says that it is none."""
+    """The last line that sounds like trouble, else the last one at all; a line that says it is none is neither."""
     said = [line for line in lines if _plain(line)]
-    trouble = [line for line in said if _WORDS.search(line)]
+    trouble = [line for line in said if _WORDS.search(line) and _level(line) in ("E", "W")]
     telling = trouble or [line for line in said[-1:] if _level(line) == "E"]
     return _plain(telling[-1]) if telling else ""
 

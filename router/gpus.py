@@ -167,7 +167,8 @@ class Gpus:
 
         while (left_s := timeout_s - (time.monotonic() - begun)) > 0:
             try:
-                samples = await asyncio.wait_for(self.fresh(), left_s)
+                async with asyncio.timeout(left_s):
+                    samples = await self.fresh()
             except TimeoutError:
                 break
             mine = [samples[gpu] for gpu in sorted(gpus) if gpu in samples and samples[gpu].used_mib >= 0]

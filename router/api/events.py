@@ -107,7 +107,8 @@ class Follower:
                     continue
                 self._news.clear()
                 try:
-                    await asyncio.wait_for(self._news.wait(), PING_S)
+                    async with asyncio.timeout(PING_S):
+                        await self._news.wait()
                 except TimeoutError:
                     yield b": ping\n\n"
         finally:
