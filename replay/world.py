@@ -144,12 +144,12 @@ class World:
         self._rids[call.number] = rid
         self._by_rid[rid] = call
         self.outcomes[call.number - 1].arrived_us = self.now_us
-        if call.leaves_after_us >= 0:
-            self._plan(self.now_us + max(call.body_us, call.leaves_after_us), self._leave, rid)
         if call.body_us:
             self._plan(self.now_us + call.body_us, self._enter, (rid, call, self.now_us))
         else:
             self._enter((rid, call, self.now_us))
+        if call.leaves_after_us >= 0:  # who leaves before its body is in has never arrived
+            self._plan(self.now_us + max(call.body_us, call.leaves_after_us), self._leave, rid)
 
     def _enter(self, arrival: tuple[int, Call, int]) -> None:
         rid, call, arrived_us = arrival
@@ -177,7 +177,7 @@ class World:
         self.tally.overtakes += order.overtook
         self._where[rid] = replica
         if call.work == "metadata":
-            self._plan(self.now_us + self._costs_of[replica].metadata_us, self._answer, rid)
+            self._plan(self.now_us + self._costs_of[replica].metadata_us, self._answer_metadata, (rid, replica))
             return
         self.served.append(call.model)
         cached = 0
@@ -221,11 +221,14 @@ class World:
             self._answer(job.rid)
         self._watch(replica, engine)
 
+    def _answer_metadata(self, about: tuple[int, str]) -> None:
+        rid, replica = about
+        if self._where.get(rid) == replica:  # else it was cut off
+            self._answer(rid)
+
     def _answer(self, rid: int) -> None:
         """The replica is through with it: the answer is complete, or its client has seen enough."""
-        call = self._by_rid.get(rid)
-        if call is None:
-            return
+        call = self._by_rid[rid]
         replica = self._where.pop(rid)
         leaves = 0 <= call.leaves_after_tokens < call.output_tokens and call.work == "generation"
         if self._has_prefixes:

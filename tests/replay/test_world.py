@@ -91,6 +91,32 @@ def test_a_client_that_leaves_while_it_waits_is_never_served() -> None:
     assert (world.outcomes[0].end, world.outcomes[0].dispatched_us) == ("cancelled", -1)
 
 
+def test_a_client_that_leaves_with_its_last_byte_has_been_there() -> None:
+    calls = (
+        Call(number=1, at_us=0, model="a", prompt_tokens=1, output_tokens=1, body_us=500_000, leaves_after_us=0),
+        Call(number=2, at_us=0, model="a", prompt_tokens=1, output_tokens=1, after=1, think_us=1_000_000),
+    )
+    world = run(calls)
+    assert [outcome.end for outcome in world.outcomes] == ["cancelled", "finished"]
+    assert seconds(world, of="arrived_us") == [0.0, 1.5]
+
+
+def test_what_an_unload_by_force_cuts_off_fails_and_its_conversation_goes_on() -> None:
+    """Metadata is answered or sent again; a generation in flight ends with an error."""
+    calls = (
+        Call(number=1, at_us=0, model="a", prompt_tokens=100, output_tokens=1001),
+        Call(number=2, at_us=0, model="a", prompt_tokens=1, output_tokens=1, after=1, think_us=1_000_000),
+        Call(number=3, at_us=6_999_000, model="a", work="metadata"),
+    )
+    workload = msgspec.structs.replace(
+        workload_of(calls), happenings=((7_000_000, e.AdminUnload(op=1, model="a", force=True)),)
+    )
+    world = World(workload, COSTS)
+    world.run()
+    assert [outcome.end for outcome in world.outcomes] == ["failed", "finished", "finished"]
+    assert not world.state.requests
+
+
 def test_a_loaded_prompt_is_read_once_until_the_model_is_reloaded() -> None:
     """The second turn reads only what is new; after b had the GPU, a reads all of it again."""
     blocks = (("h1", 100), ("h2", 200), ("h3", 300))
