@@ -5,6 +5,7 @@ type differs from event to event, or that is an object, comes as JSON. A field t
 its default comes as NULL: what the default is, the SQL must say.
 """
 
+import json
 from collections.abc import Iterable
 from functools import cache
 
@@ -15,27 +16,30 @@ from eventlog.events import DECISIONS, FACTS, OBSERVATIONS, Event
 from eventlog.segments import Stream
 from projections.definitions import words
 
+Shape = str | list["Shape"] | dict[str, "Shape"]
+"""A type in the words of DuckDB's json_transform: a name, a list of one, or an object by its fields."""
+
 
 @cache
 def columns(stream: Stream) -> str:
-    """The argument `columns` of read_json."""
+    """What a line of this stream is turned into, for json_transform."""
     kinds: Iterable[type[Event]] = (*FACTS, *DECISIONS) if stream == "events" else OBSERVATIONS
     wanted = words(stream)
-    found = {"type": "VARCHAR"}
+    found: dict[str, Shape] = {"type": "VARCHAR"}
     for kind in kinds:
         for name, each in _fields(kind):
             if name in wanted:
                 found[name] = each if found.get(name, each) == each else "JSON"
-    return "{" + ", ".join(f"'{name}': '{each}'" for name, each in found.items()) + "}"
+    return json.dumps(found)
 
 
-def _fields(kind: type[msgspec.Struct]) -> list[tuple[str, str]]:
+def _fields(kind: type[msgspec.Struct]) -> list[tuple[str, Shape]]:
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
-    return [(field.encode_name, _sql_type(field.type)) for field in info.fields]
+    return [(field.encode_name, _shape(field.type)) for field in info.fields]
 
 
-def _sql_type(kind: inspect.Type) -> str:
+def _shape(kind: inspect.Type) -> Shape:
     match kind:
         case inspect.BoolType():
             return "BOOLEAN"
@@ -46,13 +50,13 @@ def _sql_type(kind: inspect.Type) -> str:
         case inspect.StrType() | inspect.LiteralType():
             return "VARCHAR"
         case inspect.ListType() | inspect.VarTupleType():
-            inner = _sql_type(kind.item_type)
-            return "JSON" if inner == "JSON" else f"{inner}[]"
+            inner = _shape(kind.item_type)
+            return [inner] if isinstance(inner, str) and inner != "JSON" else "JSON"
         case inspect.UnionType():
             others = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
-            return _sql_type(others[0]) if len(others) == 1 else "JSON"
+            return _shape(others[0]) if len(others) == 1 else "JSON"
         case inspect.StructType() if not kind.array_like and kind.tag is None:
-            parts = [(field.encode_name, _sql_type(field.type)) for field in kind.fields]
-            if all(each in ("BIGINT", "VARCHAR", "BOOLEAN", "DOUBLE") for _, each in parts):
-                return "STRUCT(" + ", ".join(f'"{name}" {each}' for name, each in parts) + ")"
+            parts = {field.encode_name: _shape(field.type) for field in kind.fields}
+            if all(isinstance(each, str) and each != "JSON" for each in parts.values()):
+                return parts
     return "JSON"

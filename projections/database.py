@@ -71,15 +71,18 @@ def make_room(path: Path) -> None:
 
 
 def _connect(path: Path) -> duckdb.DuckDBPyConnection:
-    # Nothing is ever fetched: what reads JSON is built in.
+    # Questions are asked of the same instance (DuckDB lets only one process write), so it can touch nothing else.
     return duckdb.connect(
         str(path),
         config={
             "memory_limit": MEMORY_LIMIT,
+            "enable_external_access": "false",
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
-            "enable_external_file_cache": "false",
+            "allow_community_extensions": "false",
+            "allow_persistent_secrets": "false",
             "python_enable_replacements": "false",
+            "lock_configuration": "true",
         },
     )
 

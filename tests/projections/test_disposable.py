@@ -187,9 +187,11 @@ def test_a_log_directory_that_is_empty_yet_gives_empty_tables(tmp_path: Path) ->
         assert projector.catch_up() > 0
 
 
-def test_nothing_is_fetched_and_nothing_of_python_is_looked_into(tmp_path: Path) -> None:
+def test_the_instance_that_is_written_can_touch_nothing_else_either(tmp_path: Path) -> None:
     with database.new_database(tmp_path / "db") as connection:
         settings = dict(connection.execute("SELECT name, value FROM duckdb_settings()").fetchall())
 
+    assert settings["enable_external_access"] == "false"
     assert settings["autoinstall_known_extensions"] == settings["autoload_known_extensions"] == "false"
     assert settings["python_enable_replacements"] == "false"
+    assert settings["lock_configuration"] == "true"
