@@ -40,6 +40,7 @@ from router.callers import Caller, caller_of, resolve
 from router.client import Client, client_of
 from router.config import Config, ModelConfig
 from router.conversations import Streams, Turns
+from router.fetching import fetched
 from router.flight import By, Flight, Progress
 from router.headers import Fields, to_upstream, value_of
 from router.passage import Passage
@@ -84,6 +85,8 @@ class Replicas(Protocol):
 
     def endpoint(self, replica: str) -> Endpoint: ...
     def suspect(self, replica: str) -> None: ...
+    def needs_download(self, model: str) -> bool: ...
+    async def ensure_downloaded(self, model: str) -> None: ...
 
 
 class Gate(Protocol):
@@ -198,6 +201,7 @@ class Relay:
             body = await self._read(headers, receive)
             peeked = await self._look(body, headers, route)
             named = resolve(self.config, caller, peeked.model or routes.model_of(scope["query_string"]))
+            await self._have(named[1].name, client, reply, stream=peeked.stream and route.streams)
             if client.gone:
                 raise ClientGone
             flight = self._take_off(rid, arrived_us, route, reply, body, scope, named, peeked, caller)
@@ -229,6 +233,17 @@ class Relay:
         limit = self.config.limits.max_queue
         if limit and self._waiting >= limit:
             raise errors.error("queue_full", f"{self._waiting} requests wait already, MAX_QUEUE is {limit}")
+
+    async def _have(self, model: str, client: Client, reply: Reply, *, stream: bool) -> None:
+        """Wait for a model that must be fetched first. Much may have changed by then."""
+        if not self._replicas.needs_download(model):
+            return
+        comment_s = self.config.timings.queue_comment_s if stream else None
+        await fetched(self._replicas, model, client, reply, comment_s=comment_s, stopping=self._is_stopping)
+        self._check_open()
+
+    def _is_stopping(self) -> bool:
+        return bool(self._loop.state.stopping_at_us)
 
     async def _read(self, headers: Fields, receive: Receive) -> Body:
         length = value_of(headers, b"content-length")

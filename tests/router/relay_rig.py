@@ -229,6 +229,10 @@ class Replicas:
         self._loop = loop
         self._rig = rig
         self.endpoints: dict[str, Endpoint] = {}
+        self.missing: dict[str, asyncio.Future[None]] = {}
+        """Models that have to be fetched; done when they are here, an exception when they could not be."""
+        self.downloads_awaited = 0
+        """By how many at this moment."""
         self.suspected: list[str] = []
         loop.on(ReplicaSpawnOrdered, self._spawn)
         loop.on(ReplicaStopOrdered, self._stop)
@@ -240,6 +244,16 @@ class Replicas:
         self.suspected.append(replica)
         if replica in self.endpoints:
             self._loop.post(ReplicaAnswered(replica=replica))
+
+    def needs_download(self, model: str) -> bool:
+        return model in self.missing and not self.missing[model].done()
+
+    async def ensure_downloaded(self, model: str) -> None:
+        self.downloads_awaited += 1
+        try:
+            await asyncio.shield(self.missing[model])
+        finally:
+            self.downloads_awaited -= 1
 
     def crash(self, replica: str) -> None:
         del self.endpoints[replica]
