@@ -8,14 +8,17 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eventlog.errors import LogError
 from projections.errors import DatabaseLocked, ProjectionError
+
+if TYPE_CHECKING:
+    from projections.sandbox import Answer
 
 TABLE_ROWS = 1000
 
@@ -26,6 +29,8 @@ class Found:
 
     log: Callable[[], Path]
     database: Callable[[], Path]
+    socket: Callable[[], Path]
+    """Of the dashboard's process, which has the database open while it runs."""
 
 
 SQL_EPILOG = """\
@@ -51,9 +56,11 @@ exit codes: 0 done, 1 it could not be done, 2 the command line is wrong
 """
 
 
-def add_commands(verbs: Any, find_log: Callable[[], Path], find_database: Callable[[], Path]) -> None:
+def add_commands(
+    verbs: Any, find_log: Callable[[], Path], find_database: Callable[[], Path], find_socket: Callable[[], Path]
+) -> None:
     """Add the verbs to a command line; each sets `run(args) -> exit code`."""
-    found = Found(find_log, find_database)
+    found = Found(find_log, find_database, find_socket)
     projections = verbs.add_parser(
         "projections",
         help="the tables that the log makes",
@@ -102,6 +109,8 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
 
 
 def _guarded(run: Callable[[argparse.Namespace], int], args: argparse.Namespace, found: Found) -> int:
+    # Who names a log or a database means that one, not the dashboard's.
+    args.socket = found.socket() if args.log is None and args.db is None else None
     args.log = found.log() if args.log is None else args.log.expanduser()
     args.db = found.database() if args.db is None else args.db.expanduser()
     try:
@@ -158,16 +167,13 @@ def _caught_up(log: Path, database: Path, *, quiet: bool) -> int:
 def _sql(args: argparse.Namespace) -> int:
     from projections import questions
     from projections.output import as_csv, as_json, as_table
-    from projections.sandbox import ask, open_sandbox
 
     if args.ask == "help":
         for question in questions.all_questions():
             print(f"{question.name:<28}{question.title}")
         return 0
     statement, parameters = _question(args)
-    with _database(args) as database, open_sandbox(database, memory_mib=args.memory) as connection:
-        limit = None if args.json or args.csv else TABLE_ROWS
-        answer = ask(connection, statement, parameters, time_limit_s=args.timeout, max_rows=limit)
+    answer = _answer(args, statement, parameters)
     if args.json:
         print(as_json(answer))
     elif args.csv:
@@ -177,6 +183,19 @@ def _sql(args: argparse.Namespace) -> int:
         if answer.more:
             print(f"(the first {TABLE_ROWS} rows; --csv and --json give all)", file=sys.stderr)
     return 0
+
+
+def _answer(args: argparse.Namespace, statement: str, parameters: dict[str, Any]) -> "Answer":
+    """From the dashboard where one runs, else from the database."""
+    from projections.sandbox import ask, open_sandbox
+    from projections.served import NotServed, ask_served
+
+    limit = None if args.json or args.csv else TABLE_ROWS
+    if args.socket is not None and args.socket.exists():
+        with suppress(NotServed):
+            return ask_served(args.socket, statement, parameters, time_limit_s=args.timeout, max_rows=limit)
+    with _database(args) as database, open_sandbox(database, memory_mib=args.memory) as connection:
+        return ask(connection, statement, parameters, time_limit_s=args.timeout, max_rows=limit)
 
 
 def _question(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:

@@ -50,7 +50,6 @@ def _parser() -> argparse.ArgumentParser:
     from eventlog.commands import add_commands as add_log_commands
     from projections.commands import add_commands as add_projections_commands
     from replay.commands import add_commands as add_replay_commands
-
     from router.admin_commands import add_admin_commands
     from router.demo import add_demo_command
     from router.logs_command import add_logs_command
@@ -63,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     add_logs_command(verbs, configured_log_dir)
     add_log_commands(verbs)
     add_replay_commands(verbs, configured_log_dir)
-    add_projections_commands(verbs, configured_log_dir, configured_history_db)
+    add_projections_commands(verbs, configured_log_dir, configured_history_db, configured_dashboard_socket)
     return parser
 
 
@@ -79,6 +78,13 @@ def configured_history_db() -> Path:
     from router.places import history_db
 
     return history_db()
+
+
+def configured_dashboard_socket() -> Path:
+    """Where the dashboard's process listens."""
+    from router.places import dashboard_socket
+
+    return dashboard_socket()
 
 
 if __name__ == "__main__":

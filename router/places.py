@@ -14,6 +14,7 @@ from router.settings import Values, complete, read_outside
 
 NAME = "llama-router"
 
+DASHBOARD_SOCKET = "dashboard.sock"
 SOCKET_BYTES = 100
 """A socket path may have 107 bytes on Linux and fewer elsewhere; llama-server cuts a longer one without a word."""
 SOCKET_NAME_BYTES = len("/0123456789.sock")
@@ -39,6 +40,11 @@ def log_dir(environ: Mapping[str, str] = os.environ) -> Path:
 def history_db(environ: Mapping[str, str] = os.environ) -> Path:
     """The same for the dashboard's database."""
     return _places_without_config(environ).history_db
+
+
+def dashboard_socket(environ: Mapping[str, str] = os.environ) -> Path:
+    """The same for the socket of the dashboard's process."""
+    return _places_without_config(environ).run / DASHBOARD_SOCKET
 
 
 def _places_without_config(environ: Mapping[str, str]) -> Places:

@@ -1,0 +1,8 @@
+"""The dashboard: a process of its own, fed by the log, that owns the DuckDB file. Its death delays no token.
+
+    process.py     the process: low priority, one UNIX socket   <- start here
+    history.py     the projector in its thread, and questions to it in a few others
+    app.py         what is answered over the socket
+
+Invariant: nothing here imports `router` or `replay`.
+"""

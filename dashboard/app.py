@@ -1,0 +1,84 @@
+"""What the dashboard answers: questions to the tables, as JSON.
+
+    GET  /health                        how far the tables are
+    GET  /api/questions                 questions with a name
+    GET  /api/ask/{name}                its answer; since, until (2h, 2026-03-01, seconds since 1970), model
+    POST /api/sql {"sql": "SELECT ..."} any question that reads
+
+An answer has `columns`, `types` and `rows`; a mistake is {"error": {"message": ...}}, as everywhere in the router.
+"""
+
+import time
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from dashboard.history import History
+from projections import questions
+from projections.errors import QuestionFailed
+from projections.output import plain
+from projections.sandbox import Answer
+
+TIME_LIMIT_S = 30.0
+MAX_ROWS = 100_000
+
+
+class SqlQuestion(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /api/sql.
+
+    `parameters` are those that the SQL names as `$name`. `max_rows` 0: as many as are ever given at once.
+    """
+
+    sql: str
+    parameters: dict[str, int | str] = {}
+    timeout_s: float = TIME_LIMIT_S
+    max_rows: int = 0
+
+
+def create_app(history: History) -> FastAPI:
+    """The application on top of these tables."""
+    app = FastAPI(title="llama-router dashboard", docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.exception_handler(QuestionFailed)
+    async def mistaken(request: Request, error: QuestionFailed) -> JSONResponse:
+        return _error(400, "invalid_question", str(error))
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        return history.state()
+
+    @app.get("/api/questions")
+    async def named() -> list[dict[str, str]]:
+        return [{"name": each.name, "title": each.title} for each in questions.all_questions()]
+
+    @app.get("/api/ask/{name}")
+    async def ask_named(name: str, since: str = "24h", until: str = "", model: str = "") -> JSONResponse:
+        question = questions.find(name)
+        now_us = time.time_ns() // 1000
+        since_us = questions.time_us(since, now_us)
+        until_us = questions.time_us(until, now_us) if until else now_us
+        parameters = question.parameters(since_us=since_us, until_us=until_us, model=model)
+        return _answer(await history.ask(question.sql, parameters, time_limit_s=TIME_LIMIT_S, max_rows=MAX_ROWS))
+
+    @app.post("/api/sql")
+    async def ask_sql(request: Request) -> JSONResponse:
+        try:
+            asked = msgspec.json.decode(await request.body(), type=SqlQuestion)
+        except msgspec.DecodeError as error:
+            return _error(400, "invalid_body", f"the body is no question: {error}")
+        max_rows = min(asked.max_rows or MAX_ROWS, MAX_ROWS)
+        limit_s = max(0.1, min(asked.timeout_s, TIME_LIMIT_S))
+        return _answer(await history.ask(asked.sql, asked.parameters, time_limit_s=limit_s, max_rows=max_rows))
+
+    return app
+
+
+def _answer(answer: Answer) -> JSONResponse:
+    rows = [[plain(value) for value in row] for row in answer.rows]
+    return JSONResponse({"columns": answer.columns, "types": answer.types, "rows": rows, "more": answer.more})
+
+
+def _error(status: int, code: str, message: str) -> JSONResponse:
+    return JSONResponse({"error": {"message": message, "type": "invalid_request_error", "code": code}}, status)
