@@ -89,7 +89,8 @@ def find(method: str, path: str, query: bytes) -> Route | None:
         plain = path.removeprefix("/v1")
         if plain.startswith("/slots/"):
             return Route(plain, "ready", v1="never")
-        return _PROPS if plain == "/props" and model_of(query) is not None else None
+        if plain == "/props" and model_of(query) is not None:
+            return _PROPS
     if method in ("GET", "HEAD"):
         route = GET.get(path)
         if route is not None:
