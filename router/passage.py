@@ -139,7 +139,7 @@ class Passage:
         for replica in running:
             if name in (replica.id, f"{replica.model}#{replica.index}"):
                 return replica
-        if name.isdecimal() and int(name) < len(running):
+        if name.isdecimal() and len(name) < 10 and int(name) < len(running):
             return running[int(name)]
         model = self._flights.config.resolve(name)
         if model is not None:
@@ -255,5 +255,5 @@ def _unknown_conversation(conversation_id: str) -> errors.RouterError:
 def _decode(kind: type[Any], body: Body) -> Any:
     try:
         return body.look(lambda view: msgspec.json.decode(view, type=kind))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise errors.error("invalid_body", f"the body is not what this route takes: {error}") from error

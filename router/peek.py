@@ -105,7 +105,7 @@ def json_body(body: Buffer, route: Route, salt: bytes) -> Peeked:
     """Look into a JSON body. Raises RouterError when it is not a JSON object."""
     try:
         fields = _fields.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise errors.error("invalid_body", f"the body is not a JSON object: {error}") from error
     peeked = Peeked(
         model=_read(_str, fields.model) or None,
@@ -227,7 +227,7 @@ def _read(decoder: msgspec.json.Decoder[_T], raw: msgspec.Raw) -> _T | None:
         return None
     try:
         return decoder.decode(raw)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 
