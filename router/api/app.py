@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, Response
 
 from router import errors, routes
@@ -82,14 +83,21 @@ def _answer_errors(app: FastAPI, paths: Collection[str]) -> None:
     @app.exception_handler(HTTPException)
     async def http(request: Request, problem: HTTPException) -> Response:
         path = request.url.path
-        if problem.status_code == 404:
+        known = [method for method, table in (("GET", routes.GET), ("POST", routes.POST)) if path in table]
+        if problem.status_code == 404 and request.method in known:
+            return answer(request, errors.error("model_required", f"whose {path}? ?model=NAME says it", param="model"))
+        if problem.status_code == 404 and not known:
             return answer(request, errors.error("not_found", _unknown_path(path, paths)))
-        if problem.status_code == 405:
-            allowed = Headers(problem.headers or {}).get("allow", "")
+        if problem.status_code in (404, 405):
+            allowed = Headers(problem.headers or {}).get("allow", ", ".join(known))
             message = f"{path} does not know {request.method}; it knows {allowed}"
             return answer(request, errors.error("method_not_allowed", message), {"allow": allowed})
         code = "invalid_body" if problem.status_code < 500 else "internal_error"
         return answer(request, errors.error(code, str(problem.detail), status=problem.status_code))
+
+    @app.exception_handler(ClientDisconnect)
+    async def left(_: Request, __: ClientDisconnect) -> Response:
+        return Response(status_code=499)  # nobody reads it
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, problem: Exception) -> Response:
