@@ -4,22 +4,30 @@
 * It takes the body of an answer as plain calls, which costs a third of ASGI's messages, and says when it has enough.
 * It can break an answer off: what was written is flushed, the end of the answer is not.
 * It can answer HTTP/1.0 clients, which do not know chunks, with a body that ends with the connection.
+* It ignores the wish for another protocol (Java's client wishes for h2c with every request) and reads on as HTTP/1.1.
+* It refuses what is no HTTP, and headers without an end, in the one shape of errors.
 
 The relay finds a `Client` in `scope["extensions"][EXTENSION]`. Serve with `uvicorn.Config(http=ClientProtocol)`.
 """
 
 import asyncio
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
+import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from router import errors
 
 EXTENSION = "llama_router.client"
 LINGER_S = 30.0
 """How long a client may take to read the end of an answer that is broken off."""
 PIPELINE_LIMIT = 16
 """Requests that may be read ahead on one connection; reading goes on, since a FIN is only seen by reading."""
+HEAD_MAX = 1 << 20
+"""Bytes of a request before its body."""
 ENDLESS = 1 << 62
 """A length that no body reaches."""
 
@@ -117,16 +125,78 @@ class ClientProtocol(HttpToolsProtocol):
 
     active: RequestResponseCycle | None = None
     """The request that is being answered; later ones of the same connection wait in `pipeline`."""
+    _in_head = True
+    _head_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        if self._in_head:
+            self._head_bytes += len(data)
+        while data:
+            try:
+                self.parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as stopped:
+                if self.parser.get_method() == b"CONNECT":
+                    self._refuse(errors.error("invalid_http", "the router is no proxy: CONNECT is not known"))
+                    return
+                data = self._head_without_upgrade() + data[stopped.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            except httptools.HttpParserError:
+                self._refuse(errors.error("invalid_http", "this is no HTTP/1.1 request"))
+                return
+        if self._in_head and self._head_bytes > HEAD_MAX:
+            self._refuse(errors.error("headers_too_large", f"the headers have more than {HEAD_MAX} bytes"))
+
+    def _head_without_upgrade(self) -> bytes:
+        """The request that wishes for another protocol, as one that does not; the parser would leave out its body."""
+        version = self.parser.get_http_version().encode()
+        lines = [self.parser.get_method() + b" " + self.url + b" HTTP/" + version]
+        for name, value in self.headers:
+            if name == b"connection":
+                value = b",".join(token for token in value.split(b",") if token.strip().lower() != b"upgrade")
+            if name != b"upgrade":
+                lines.append(name + b": " + value)
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+    def _refuse(self, problem: errors.RouterError) -> None:
+        """Nothing more is read. An answer that has begun could not be told from this one: it is broken off."""
+        begun = self.active is not None and self.active.response_started
+        if self._client_left() and begun:
+            self.transport.abort()
+            return
+        body = errors.openai_body(problem)
+        head = f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}"
+        fields = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close"
+        self.transport.write(f"{head}\r\n{fields}\r\n\r\n".encode() + body)
+        self.transport.close()
+
+    def shutdown(self) -> None:
+        """A request whose body is not in does not hold up the end."""
+        if self.active is not None and self.active.more_body and not self.active.response_started:
+            self._refuse(errors.error("shutting_down", "the router is stopping"))
+        else:
+            super().shutdown()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         scope: Any = self.scope
         scope["extensions"] = {EXTENSION: Client(self)}
+        self._in_head = True
+        self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
+        if self.parser.should_upgrade():
+            return
         super().on_headers_complete()
         if self.pipeline and len(self.pipeline) <= PIPELINE_LIMIT:
             self.flow.resume_reading()
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self.active = cycle

@@ -21,6 +21,7 @@ from typing import Any, Literal
 Dialect = Literal["openai", "anthropic"]
 
 CLIENT_CODES = {
+    "invalid_http": 400,
     "invalid_body": 400,
     "invalid_parameter": 400,
     "model_required": 400,
@@ -38,6 +39,7 @@ CLIENT_CODES = {
     "model_not_loaded": 409,
     "body_too_large": 413,
     "unsupported_encoding": 415,
+    "headers_too_large": 431,
 }
 REPLICA_CODES = {
     "upstream_error": 502,
