@@ -105,6 +105,8 @@ class Follower:
                     if any(isinstance(event, RouterStopping) for event in fresh):
                         return
                     continue
+                if self._services.loop.state.stopping_at_us:
+                    return  # a reader who came after the event that says so
                 self._news.clear()
                 try:
                     async with asyncio.timeout(PING_S):

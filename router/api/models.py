@@ -120,7 +120,7 @@ async def _wish(request: Request) -> Wish:
     body = await request.body()
     try:
         wish = msgspec.json.decode(body, type=Wish) if body else Wish()
-    except msgspec.DecodeError as problem:
+    except (msgspec.DecodeError, RecursionError) as problem:
         raise errors.error("invalid_body", f"the body is not what is expected here: {problem}") from None
     query = request.query_params
     model = wish.model or query.get("model", "")
@@ -134,7 +134,7 @@ async def _wish(request: Request) -> Wish:
 async def _model_events(services: Services) -> AsyncIterator[bytes]:
     """llama-server's `model_status` events. A reader too slow for them misses some: each tells the state as it is."""
     changed: asyncio.Queue[str] = asyncio.Queue()
-    stopping = False
+    stopping = services.loop.state.stopping_at_us > 0
     models = {replica: seen.model for replica, seen in services.view.replicas.items()}
 
     def take(event: e.Event) -> None:
@@ -162,7 +162,8 @@ async def _model_events(services: Services) -> AsyncIterator[bytes]:
     try:
         while not stopping:
             try:
-                name = await asyncio.wait_for(changed.get(), PING_S)
+                async with asyncio.timeout(PING_S):
+                    name = await changed.get()
             except TimeoutError:
                 yield b": ping\n\n"
                 continue

@@ -198,3 +198,16 @@ def test_a_reader_that_leaves_is_forgotten() -> None:
         assert len(world.loop._subscribers) == before
 
     World.run(story)
+
+
+@pytest.mark.parametrize("path", ["/events", "/events?from=0", "/models/sse"])
+def test_a_reader_who_comes_while_the_router_stops_does_not_hold_it_up(path: str) -> None:
+    """The event that ends such streams came before it did."""
+
+    async def story(world: World) -> None:
+        await world.post(e.RouterStopping(reason="SIGTERM", deadline_us=world.loop.clock.now_us() + 60_000_000))
+        async with world.stream(path) as stream:
+            told = [json.loads(frame.partition("data: ")[2])["type"] async for frame in stream.frames()]
+        assert told == (["RouterStarted", "RouterStopping"] if "from" in path else [])
+
+    World.run(story)
