@@ -141,6 +141,11 @@ class Relay:
         if flight is not None:
             self._cancel(flight, by)
 
+    def cancel_all(self, by: By) -> None:
+        """End every request that is still open."""
+        for flight in list(self._flights.values()):
+            self._cancel(flight, by)
+
     def flights(self) -> Iterator[Progress]:
         """Every request that a replica works on."""
         return (flight.progress() for flight in self._flights.values() if flight.replica and not flight.over)

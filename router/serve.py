@@ -48,6 +48,9 @@ CLOCK_CHECK_S = 10.0
 KEEP_ALIVE_S = 75
 FLUSH_S = 30.0
 """After the last answer: how long a client may take to read it before its connection is cut."""
+STOP_LOOK_S = 0.1
+"""Between looks at what still runs, while a stop cannot be logged."""
+EXIT_UNLOGGED = 1
 EXIT_BROKEN = 70
 """A rule of the scheduler broke an invariant (sysexits: internal software error)."""
 OPEN_FILES = 65_536
@@ -72,6 +75,8 @@ class Router:
         self._asyncio = asyncio.get_running_loop()
         self._exit_code = 0
         self._stop_signals = 0
+        self._stop_by_s = 0.0
+        """On the event loop's clock: when a stop waits for nobody any more."""
         self._done = asyncio.Event()
         self._writer = LogWriter.open(
             config.log_dir,
@@ -116,6 +121,7 @@ class Router:
         self._salt = salt
         self._started = started
         self._reloader = Reloader(config, read_config, self._reconfigure)
+        self._background: list[asyncio.Task[None]] = []
         self._relay: Relay
         self._services: Services
 
@@ -159,13 +165,13 @@ class Router:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._asyncio.add_signal_handler(number, self._stop_signal, number)
         self._asyncio.add_signal_handler(signal.SIGHUP, self._reloader.ask, "SIGHUP")
-        background = [
+        self._background += [
             asyncio.create_task(self._watch_clock()),
             asyncio.create_task(Sampler(self._loop, self._replicas.endpoint).run()),
             asyncio.create_task(self._wedge_watch(relay).run()),
         ]
         await self._done.wait()
-        for task in background:
+        for task in self._background:
             task.cancel()
         await self._replicas.stop_all()
         server.should_exit = True
@@ -217,9 +223,22 @@ class Router:
         now_us = self._clock.now_us()
         patience_s = self._config.timings.shutdown_s if self._stop_signals == 1 else 0.0
         log.warning("%s: stopping within %g s; once more to stop at once", signal.Signals(number).name, patience_s)
+        self._stop_by_s = self._asyncio.time() + patience_s
+        if self._stop_signals == 1:
+            self._background.append(asyncio.create_task(self._end_without_log()))
         self._loop.post(
             RouterStopping(reason=signal.Signals(number).name, deadline_us=now_us + round(patience_s * 1e6))
         )
+
+    async def _end_without_log(self) -> None:
+        """While the log takes nothing, the scheduler cannot say when all is done: end when nothing runs any more."""
+        running = self._relay.flights
+        while self._loop.available or (any(running()) and self._asyncio.time() < self._stop_by_s):  # noqa: ASYNC110
+            await asyncio.sleep(STOP_LOOK_S)
+        log.error("the event log takes no end of this run; the next run will close its account")
+        self._relay.cancel_all("shutdown")
+        self._exit_code = EXIT_UNLOGGED
+        self._done.set()
 
     def _watch(self, event: Event) -> None:
         state = self._state

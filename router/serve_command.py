@@ -17,7 +17,8 @@ examples:
   llama-router serve --presets ~/models/presets.ini --port 8080
   llama-router serve --set QUEUE_HEAD_GRACE=30 --set MAX_MODELS_PER_GPU=2
 
-exit codes: 0 stopped in order, 1 it could not start, 2 the command line is wrong, 70 a bug (the log shows its cause)
+exit codes: 0 stopped in order, 1 it could not start, or its log could not take the end, 2 the command line is wrong,
+70 a bug (the log shows its cause)
 """
 SALT_BYTES = 32
 
