@@ -16,7 +16,7 @@ a cursor of their own.
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -61,6 +61,7 @@ class Projector:
         self._lines: dict[Stream, Lines] = {}
         self._first_seqs: dict[Stream, int] = {}
         self._took_s = 0.0
+        self._parsed: dict[str, list[duckdb.Statement]] = {}
         self._connection: duckdb.DuckDBPyConnection | None = None
         list_segments(log_dir, "events")
         try:
@@ -106,8 +107,8 @@ class Projector:
             return self._poll(size_bytes)
 
     def pause_s(self) -> float:
-        """How long to wait before the next look: longer than the last one took, so that a third of a core is enough."""
-        return min(LATEST_S, max(SOONEST_S, 2 * self._took_s))
+        """How long to wait before the next look: as long as the last one took, so that half a core is enough."""
+        return min(LATEST_S, max(SOONEST_S, self._took_s))
 
     def _poll(self, size_bytes: int) -> int:
         new = {stream: lines for stream in STREAMS if (lines := self._lines[stream].read(size_bytes))}
@@ -176,17 +177,24 @@ class Projector:
             if definition.stream == stream:
                 for step in definition.steps:
                     if step.wants(types):
-                        self._open.execute(step.sql)
+                        self._run(step.sql)
         place = [seq_of(lines[-1]), stored_crc(lines[-1]), stream]
-        self._open.execute("UPDATE applied SET seq = ?, crc = ? WHERE stream = ?", place)
+        self._run("UPDATE applied SET seq = ?, crc = ? WHERE stream = ?", place)
 
     def _load(self, stream: Stream, lines: list[bytes]) -> None:
         """`batch`: these lines as columns. No file is read, so that the database needs no access to any."""
-        self._open.execute(
+        self._run(
             "CREATE OR REPLACE TEMP TABLE batch AS SELECT event.* FROM ("
             f"SELECT json_transform(unnest(string_split(?, chr(10))), '{columns(stream)}') AS event)",
             [b"\n".join(lines).decode()],
         )
+
+    def _run(self, sql: str, parameters: Sequence[object] = ()) -> None:
+        """Statements that come again and again: they are parsed once, which is a third of what a small batch costs."""
+        if sql not in self._parsed:
+            self._parsed[sql] = self._open.extract_statements(sql)
+        for statement in self._parsed[sql]:
+            self._open.execute(statement, parameters)
 
     def _prune(self) -> None:
         """Drop what ended before the first line that the log still has: the database grows no larger than it."""
