@@ -190,7 +190,7 @@ class Projector:
         )
 
     def _run(self, sql: str, parameters: Sequence[object] = ()) -> None:
-        """Statements that come again and again: they are parsed once, which is a third of what a small batch costs."""
+        """Statements that come again and again: they are parsed once."""
         if sql not in self._parsed:
             self._parsed[sql] = self._open.extract_statements(sql)
         for statement in self._parsed[sql]:
