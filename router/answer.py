@@ -7,7 +7,7 @@ complete, and of its bytes only the first and last few KiB are kept. llama-serve
 import re
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -212,36 +212,41 @@ class Answer:
 # A quoted key cannot come from generated text: there, its quotes are escaped.
 
 
+Measure = Annotated[float, msgspec.Meta(ge=-1, le=1e12)]
+Count = Annotated[int, msgspec.Meta(ge=-1, le=10**12)]
+"""What a child measures or counts. Beyond that it is nonsense, and no number that a log could hold."""
+
+
 class _Timings(msgspec.Struct):
-    cache_n: float = -1
-    prompt_n: float = -1
-    prompt_ms: float = -0.001
-    predicted_n: float = -1
-    predicted_ms: float = -0.001
-    draft_n: float = -1
-    draft_n_accepted: float = -1
+    cache_n: Measure = -1
+    prompt_n: Measure = -1
+    prompt_ms: Measure = -0.001
+    predicted_n: Measure = -1
+    predicted_ms: Measure = -0.001
+    draft_n: Measure = -1
+    draft_n_accepted: Measure = -1
 
 
 class _Details(msgspec.Struct):
-    cached_tokens: int = -1
+    cached_tokens: Count = -1
 
 
 class _Usage(msgspec.Struct):
     """OpenAI's two dialects and Anthropic's together."""
 
-    prompt_tokens: int = -1
-    completion_tokens: int = -1
+    prompt_tokens: Count = -1
+    completion_tokens: Count = -1
     prompt_tokens_details: _Details | None = None
-    input_tokens: int = -1
-    output_tokens: int = -1
+    input_tokens: Count = -1
+    output_tokens: Count = -1
     input_tokens_details: _Details | None = None
-    cache_read_input_tokens: int = -1
+    cache_read_input_tokens: Count = -1
 
 
 class _Progress(msgspec.Struct):
-    total: int = -1
-    cache: int = -1
-    processed: int = -1
+    total: Count = -1
+    cache: Count = -1
+    processed: Count = -1
 
 
 class _Error(msgspec.Struct):
@@ -273,7 +278,7 @@ def _after(data: bytes, key: bytes, decoder: msgspec.json.Decoder[_T], *, first:
             end = data.find(b"}", end) + 1
         try:
             return decoder.decode(data[start:end])
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return None
     return None
 

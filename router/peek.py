@@ -10,7 +10,7 @@ A field of the wrong type is taken as absent: llama-server says what is wrong wi
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -34,6 +34,8 @@ ATTACHMENT_MIN = 2048
 OPENING_LIMIT = 8
 """Messages among which the user's first one is looked for."""
 FORM_VALUE_LIMIT = 64 * 1024
+NUMBER_MAX = (1 << 31) - 1
+"""A larger number is none that llama-server takes."""
 
 _BOUNDARY = re.compile(rb'boundary=(?:"([^"]+)"|([^\s;]+))', re.IGNORECASE)
 _FORM_NAME = re.compile(rb'[;\s]name=(?:"([^"]*)"|([^\s;]+))', re.IGNORECASE)
@@ -89,7 +91,7 @@ _fields = msgspec.json.Decoder(_Fields)
 _list = msgspec.json.Decoder(list[msgspec.Raw])
 _role = msgspec.json.Decoder(_Role)
 _str = msgspec.json.Decoder(str)
-_int = msgspec.json.Decoder(int)
+_int = msgspec.json.Decoder(Annotated[int, msgspec.Meta(le=NUMBER_MAX)])
 _bool = msgspec.json.Decoder(bool)
 
 

@@ -33,6 +33,11 @@ def test_the_fields_that_matter_are_found_among_the_others() -> None:
     assert (peeked.messages, peeked.tools) == (1, 2)
 
 
+def test_numbers_that_no_log_could_hold_are_taken_as_absent() -> None:
+    peeked = look(chat(("user", "hi"), n=10**40, max_tokens=2**64))
+    assert (peeked.slots_wanted, peeked.max_tokens) == (1, 0)
+
+
 @pytest.mark.parametrize("key", ["max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"])
 def test_every_name_of_the_token_limit_is_known(key: str) -> None:
     assert look(chat(("user", "hi"), **{key: 9})).max_tokens == 9
