@@ -20,6 +20,8 @@ from router.routes import Dialect
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+BODYLESS = (204, 304)
+"""Statuses of answers that have no body, whatever length they announce."""
 COLLECT_MAX = 1 << 20
 """Of an answer that is no stream but has to be told on one, so many bytes are kept."""
 
@@ -142,6 +144,10 @@ class Reply:
         return b"" if self._last.endswith(b"\n\n") else b"\n"
 
     async def _start(self, status: int, fields: Fields) -> None:
+        if not 200 <= status < 600:
+            status = 502  # no client knows what to make of it
+        if status in BODYLESS:
+            fields = [field for field in fields if field[0] != b"content-length"]
         if self._until_close:
             if any(name == b"content-length" for name, _ in fields):
                 self._until_close = False
