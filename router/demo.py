@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventlog import events as e
 from eventlog.reader import read
+from router.places import socket_fits
 from router.ports import PortTaken, listen
 from router.text_table import aligned
 from router.weights import WeightsUnavailable, demo_weights
@@ -121,13 +122,14 @@ def _configure(home: Path, weights: Path, port: int) -> dict[str, str]:
     models = {name: {"gpus": gpus} for name, gpus in MODELS.items()}
     config = {"API-port": port, "LLM": models, "ROUTER": {"NUM_GPUS": 2, "QUEUE_HEAD_GRACE": 0}}
     (home / "config.json").write_text(json.dumps(config, indent=2))
+    run = home / "run"
     return {
-        **{name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")},
+        **{name: value for name, value in os.environ.items() if not name.startswith(("LLAMA_", "RUN_DIR"))},
+        **({"RUN_DIR": str(run)} if socket_fits(run) else {}),
         "ROUTER_CONFIG_PATH": str(home / "config.json"),
         "LLAMA_PRESETS_PATH": str(home / "presets.ini"),
         "ROUTER_HOST": "127.0.0.1",
         "EVENT_LOG_DIR": str(home / "events"),
-        "RUN_DIR": str(home / "run"),
     }
 
 

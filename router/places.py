@@ -94,7 +94,7 @@ def _run_dir(values: Values, state: Path, environ: Mapping[str, str]) -> Path:
     # Without a session: private by its mode and owner, which `_check_run_dir` insists on, and short. A state directory
     # can be too long for a socket, and /tmp can be shared.
     inside = state / "run"
-    return inside if _socket_fits(inside) else Path("/tmp") / f"{NAME}-{os.getuid()}"
+    return inside if socket_fits(inside) else Path("/tmp") / f"{NAME}-{os.getuid()}"
 
 
 def _check_directory(values: Values, name: str, path: Path, findings: Findings) -> None:
@@ -109,7 +109,7 @@ def _check_directory(values: Values, name: str, path: Path, findings: Findings) 
 
 
 def _check_run_dir(values: Values, path: Path, findings: Findings) -> None:
-    if not _socket_fits(path):
+    if not socket_fits(path):
         size, most = len(os.fsencode(path)), SOCKET_BYTES - SOCKET_NAME_BYTES
         why = f"has {size} bytes, too long for sockets in it"
         findings.add(_wrong(values, "RUN_DIR", path, why, allowed=f"a path of at most {most} bytes"))
@@ -122,7 +122,8 @@ def _wrong(values: Values, name: str, path: Path, why: str, *, allowed: str = ""
     return values.problem(name, f"{path} {why}", allowed=allowed)
 
 
-def _socket_fits(directory: Path) -> bool:
+def socket_fits(directory: Path) -> bool:
+    """Whether the path of a socket in this directory is short enough for the system."""
     return len(os.fsencode(directory)) + SOCKET_NAME_BYTES <= SOCKET_BYTES
 
 
