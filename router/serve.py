@@ -31,6 +31,7 @@ from eventlog.writer import LogWriter
 from router.api import operations
 from router.api.front import Front
 from router.api.services import Gate, Services, Started
+from router.api.view import View
 from router.client import ClientProtocol
 from router.clock import RunClock
 from router.config import Config
@@ -88,6 +89,9 @@ class Router:
             on_failure=self._log_failed,
         )
         before = self._last_state()
+        self._view = View()
+        self._view.remember(self._writer.recovered.events)
+        self._writer.recovered.events.clear()  # tens of thousands, and nobody needs them any more
         carried = carried_from(before)
         for ended in end_orphans(carried.orphans, directory_id(config.log_dir)):
             if ended.gone:  # the others are told of where they are found
@@ -156,7 +160,7 @@ class Router:
         gate = Gate()
         relay = self._relay = Relay(self._loop, self._replicas, self._config, self._salt, gate=gate)
         services = self._services = Services(
-            self._loop, self._config, relay, self._replicas, self._gpus, self._started, gate
+            self._loop, self._config, relay, self._replicas, self._gpus, self._started, gate, self._view
         )
         self._loop.subscribe(self._watch)
         self._loop.post(*self._first_facts)

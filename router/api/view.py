@@ -1,12 +1,12 @@
 """What the pages and tables show and the scheduler has no use for: a small projection of the log, in memory.
 
 Progress of loads, how long things took lately, what went wrong last, who is in flight and since when. It is fed every
-event once it is logged. It holds one small record per open request and a bounded history per model; it is lost with the
-process, and whatever must survive is in the log.
+event once it is logged, and at the start the end of the log. It holds one small record per open request and a bounded
+history per model; it is lost with the process, and whatever must survive is in the log.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,6 +106,20 @@ class View:
     def model(self, name: str) -> ModelView:
         """What is known of a model; empty when nothing is."""
         return self.models.get(name) or self.models.setdefault(name, ModelView())
+
+    def remember(self, past: Iterable[e.Event]) -> None:
+        """Learn from earlier runs how long things take, so that the first estimates of this one are not empty.
+
+        Nothing else is kept: what was open or alive then is gone, and a context may be another one now.
+        """
+        for event in past:
+            self.take(event)
+        self.requests.clear()
+        self.replicas.clear()
+        self.models = {
+            name: ModelView(load_us=model.load_us, stop_us=model.stop_us, service_us=model.service_us)
+            for name, model in self.models.items()
+        }
 
     def take(self, event: e.Event) -> None:
         self.seq = max(self.seq, event.seq)

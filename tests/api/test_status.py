@@ -3,6 +3,7 @@
 from typing import Any
 
 from eventlog import events as e
+from router.api.view import View
 from router.api.waiting import waits
 from tests.api.world import World, model
 
@@ -78,6 +79,24 @@ def test_an_estimate_of_a_swap_adds_drain_stop_and_load() -> None:
         assert wait.request.rid == rid
         # Half of a request of 3 s on average, 0.5 s to stop, 2 s to load.
         assert wait.eta_us == 1_500_000 + 500_000 + 2_000_000
+
+    World.run(story)
+
+
+def test_how_long_things_take_is_known_from_the_log_of_earlier_runs() -> None:
+    """Durations are remembered; who was in flight, which processes lived and what context they had are not."""
+
+    async def story(world: World) -> None:
+        for name in ("alpha", "beta", "alpha"):
+            await world.finish(await world.arrive(name))
+        await world.arrive("beta")
+        view = View()
+        view.remember(world.seen)
+        assert (view.requests, view.replicas) == ({}, {})
+        alpha = view.model("alpha")
+        assert list(alpha.load_us) == [2_000_000, 2_000_000]
+        assert (list(alpha.stop_us), list(alpha.service_us)) == ([500_000, 500_000], [3_000_000, 3_000_000])
+        assert (alpha.slot_ctx, alpha.slots, alpha.failure) == (0, 0, None)
 
     World.run(story)
 

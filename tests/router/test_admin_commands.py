@@ -75,6 +75,26 @@ def test_status_shows_who_runs_and_who_waits_for_what(
     assert router.wait_event("RequestCancelled")["by"] == "admin"
 
 
+def test_after_a_restart_the_log_tells_how_long_a_swap_will_take(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The first request that waits in a new run has an estimate already."""
+    with RouterProcess(tmp_path, [Model("alpha", tokens=2), Model("beta", tokens=2)]) as router:
+        assert [router.chat(name).status for name in ("alpha", "beta", "alpha")] == [200, 200, 200]
+        router.stop()
+        router.start()
+        stream = router.chat("alpha", stream=True, standin={"tokens": 1000, "gap_s": 0.05})
+        next(stream.chunks())
+        waiting = router.chat("beta")
+        for _ in polls(10, every_s=0.02):
+            if router.status()["queue"]:
+                break
+        assert router.status()["queue"][0]["eta_us"] > 0
+        assert told(capsys, router, "status").splitlines()[-1].split()[-1] == "s"
+        stream.close()
+        assert waiting.status == 200
+
+
 def test_a_gpu_goes_out_of_service_and_comes_back(capsys: pytest.CaptureFixture[str], router: RouterProcess) -> None:
     """What is on it leaves; who asks for it waits, and is served when it is back."""
     assert told(capsys, router, "load", "gamma", "--wait")
