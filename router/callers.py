@@ -1,5 +1,6 @@
 """Who asks: the API key of a request, and what it may use."""
 
+import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -21,11 +22,16 @@ ANYBODY = Caller()
 
 
 def caller_of(config: Config, headers: Fields) -> Caller:
-    """By `Authorization: Bearer` or `X-Api-Key`. Raises RouterError when a key is needed and none of ours is there."""
+    """By `Authorization: Bearer`, the password of `Basic`, or `X-Api-Key`.
+
+    Raises RouterError when a key is needed and none of ours is there.
+    """
     if not config.keys:
         return ANYBODY
     scheme, _, secret = value_of(headers, b"authorization").decode("latin-1").partition(" ")
-    if scheme.lower() != "bearer":
+    if scheme.lower() == "basic":
+        secret = _password(secret)
+    elif scheme.lower() != "bearer":
         secret = value_of(headers, b"x-api-key").decode("latin-1")
     if not secret:
         raise errors.error("unauthorized", "an API key is needed, as 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'")
@@ -33,6 +39,14 @@ def caller_of(config: Config, headers: Fields) -> Caller:
     if key is None:
         raise errors.error("unauthorized", "this API key is not known here")
     return Caller(key.name, key.priority, key.models)
+
+
+def _password(credentials: str) -> str:
+    """Of `user:password` in base64, the only form in which some clients and browsers can send a key."""
+    try:
+        return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def resolve(config: Config, caller: Caller, asked: str | None) -> tuple[str, ModelConfig]:

@@ -138,10 +138,15 @@ def test_every_target_of_make_that_is_named_exists(page: Path) -> None:
     assert set(named) <= targets
 
 
+@cache
+def _constants() -> set[str]:
+    sources = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    return {word for path in sources for word in re.findall(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b", path.read_text())}
+
+
 def test_every_setting_that_is_named_exists(page: Path) -> None:
-    """Words in capitals with an underscore, in code: settings, or variables of the environment."""
-    others = set(re.findall(r"`([A-Z0-9_]+)`", (ROOT / "docs" / "configuration.md").read_text()))
-    known = {setting.name for setting in SETTINGS} | others
+    """Words in capitals with an underscore: settings, variables of the environment, constants of the code."""
+    known = {setting.name for setting in SETTINGS} | _constants()
     for word in re.findall(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)(?:=\S*)?`", page.read_text()):
         assert word in known or word.removeprefix("LLAMA_ROUTER_") in known, f"{page.name} names {word}"
 

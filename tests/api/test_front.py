@@ -194,7 +194,7 @@ KEYS = {
 
 
 def test_a_key_is_asked_for_where_keys_are_configured() -> None:
-    """Health stays open; everything else wants one of ours, as a bearer token or as X-Api-Key."""
+    """Health stays open; everything else wants one of ours, as a bearer token, a password or X-Api-Key."""
 
     async def story(world: World, http: httpx.AsyncClient) -> None:
         for path in ("/v1/models", "/status", "/metrics", "/openapi.json"):
@@ -202,6 +202,9 @@ def test_a_key_is_asked_for_where_keys_are_configured() -> None:
             assert (await http.get(path, headers={"authorization": "Bearer sk-wrong"})).status_code == 401
             assert (await http.get(path, headers={"authorization": "Bearer sk-owner"})).status_code == 200
             assert (await http.get(path, headers={"x-api-key": "sk-owner"})).status_code == 200
+            assert (await http.get(path, auth=("anybody", "sk-owner"))).status_code == 200
+            assert (await http.get(path, auth=("sk-owner", "wrong"))).status_code == 401
+            assert (await http.get(path, headers={"authorization": "Basic sk-owner"})).status_code == 401
         assert (await http.get("/health")).status_code == 200
         assert (await http.get("/ready")).status_code == 200
 
