@@ -26,12 +26,18 @@ _NOT_UP_PLAIN = _NOT_UP | {b"accept-encoding"}
 
 
 def to_upstream(
-    headers: Iterable[tuple[bytes, bytes]], *, key: str, length: int | None, decoded: bool = False, plain: bool = True
+    headers: Iterable[tuple[bytes, bytes]],
+    *,
+    key: str,
+    length: int | None,
+    decoded: bool = False,
+    plain: bool = True,
+    close: bool = True,
 ) -> Fields:
     """The headers of a client's request as the child gets them.
 
     `length` is that of the body, None for none; `decoded`: the body is no longer encoded as its header says; `plain`:
-    the answer is to come uncompressed, since we look into it.
+    the answer is to come uncompressed, since we look into it; `close`: the connection carries nothing after it.
     """
     drop = _NOT_UP_PLAIN if plain else _NOT_UP
     fields: Fields = []
@@ -49,7 +55,8 @@ def to_upstream(
         fields.append((b"authorization", b"Bearer " + key.encode()))
     if length is not None:
         fields.append((b"content-length", b"%d" % length))
-    fields.append((b"connection", b"close"))
+    if close:
+        fields.append((b"connection", b"close"))
     return fields
 
 

@@ -48,7 +48,7 @@ from router.releases import Releases
 from router.reply import Reply, Send
 from router.routes import Route
 from router.scheduler import State
-from router.upstream import Connection, Endpoint, UpstreamError, request_head
+from router.upstream import Connection, Endpoint, Pool, UpstreamError, request_head
 
 Scope = Any
 PEEK_IN_THREAD = 1 << 20
@@ -117,6 +117,7 @@ class Relay:
         self._gate = gate
         self._flights: dict[int, Flight] = {}
         self._waiting = 0
+        self._pool = Pool()
         self._unsaid: dict[int, RequestSent] = {}
         self._is_saying = False
         self._clients: dict[tuple[str, str], str] = {}
@@ -145,6 +146,10 @@ class Relay:
         """End every request that is still open."""
         for flight in list(self._flights.values()):
             self._cancel(flight, by)
+
+    def close(self) -> None:
+        """The router ends, and no request is open: let go of the replicas."""
+        self._pool.close()
 
     def flights(self) -> Iterator[Progress]:
         """Every request that a replica works on."""
@@ -375,29 +380,37 @@ class Relay:
         except KeyError:
             self._lost(flight, replica, "the replica is gone")
             return False
-        began_us = clock.now_us()
         try:
-            connection = await Connection.open(endpoint, tap=answer, timeout_s=self.config.timings.connect_s)
+            return await self._exchange(flight, endpoint, answer) or await self._exchange(
+                flight, endpoint, answer, fresh=True
+            )
         except UpstreamError as error:
             self._lost(flight, replica, str(error))
             return False
+
+    async def _exchange(self, flight: Flight, endpoint: Endpoint, answer: Answer, *, fresh: bool = False) -> bool:
+        """Over one connection. False when that was too old to carry anything: nothing has happened then."""
+        began_us = self._loop.clock.now_us()
+        timeout_s = self.config.timings.connect_s
+        connection = await self._pool.open(endpoint, tap=answer, fresh=fresh, timeout_s=timeout_s)
         try:
             if flight.over:
-                return False
+                raise UpstreamError("cancelled before it was sent")
             flight.connection = connection
-            connect_us = clock.now_us() - began_us
-            fields = to_upstream(flight.headers, key=endpoint.key, length=flight.body.size, decoded=True)
+            connect_us = self._loop.clock.now_us() - began_us
+            fields = to_upstream(flight.headers, key=endpoint.key, length=flight.body.size, decoded=True, close=False)
             await connection.send(request_head(flight.method, flight.target, fields), flight.body.to_send())
             if not flight.over:
                 self._sent(flight, connect_us)
             await self._carry(flight, connection, answer)
-        except UpstreamError as error:
-            self._lost(flight, replica, str(error))
-            return False
+            return True
+        except UpstreamError:
+            if connection.is_reused and not connection.has_begun and not flight.over:
+                return False
+            raise
         finally:
             flight.connection = None
-            connection.close()
-        return True
+            self._pool.give_back(endpoint, connection)
 
     async def _carry(self, flight: Flight, connection: Connection, answer: Answer) -> None:
         """The replica's answer to the client, as it comes. Headers wait for the first bytes of the body."""

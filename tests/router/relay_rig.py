@@ -362,6 +362,7 @@ class Rig:
             transport: Any = getattr(connection, "transport", None)
             transport.abort()
         await until(lambda: not self._server.server_state.tasks)
+        self.relay.close()
         await self._stack.aclose()
         assert not self.broken, "the scheduler broke"
 

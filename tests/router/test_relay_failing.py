@@ -15,6 +15,7 @@ from eventlog.events import (
     RequestRequeued,
     UpstreamLost,
 )
+from router.upstream import Endpoint
 from tests.router.relay_rig import Got, Rig, run, until
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -174,6 +175,41 @@ def test_the_second_loss_is_a_502_in_the_dialect_of_the_api(path: str, body: dic
             assert answer.json()["error"]["code"] == "upstream_crashed"
             assert (answer.json().get("type") == "error") == (path == "/v1/messages")
             assert len(rig.upstream.got) == 2
+
+    run(story)
+
+
+def test_a_connection_that_was_too_old_is_no_loss() -> None:
+    """llama-server ends idle connections; a request that meets that end goes over a new one, and nobody is told."""
+    requests = 0
+
+    async def child(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        for number in range(2):
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except asyncio.IncompleteReadError:
+                break
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]))
+            requests += 1
+            if number == 1:  # the second request on a connection is met by its end
+                break
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        writer.close()
+
+    async def story() -> None:
+        async with Rig() as rig:
+            await rig.ask(CHAT)
+            replica = rig.events(RequestDispatched)[0].replica
+            server = await asyncio.start_unix_server(child, rig.directory / "own.sock")
+            rig.replicas.endpoints[replica] = Endpoint(path=str(rig.directory / "own.sock"))
+            for number in range(3):
+                answer = await rig.ask(CHAT)
+                assert (answer.status, answer.body) == (200, b"ok")
+                await rig.logged(RequestFinished, number + 2)
+            assert requests == 5, "two of the three were sent twice"
+            assert rig.events(UpstreamLost) == []
+            server.close()
 
     run(story)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from router.upstream import Broken, ConnectFailed, Connection, Endpoint, fetch, request_head
+from router import upstream
+from router.upstream import Broken, ConnectFailed, Connection, Endpoint, Pool, fetch, request_head
 from tests.router.relay_rig import at_rest, run, until
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -301,5 +302,113 @@ def test_a_tap_sees_everything_even_when_nobody_reads(tmp_path: Path) -> None:
             await connection.send(GET)
             await until(lambda: seen.is_over)
             assert (seen.status, seen.data) == (201, b"hello")
+
+    run(story)
+
+
+# --- connections that are used again --------------------------------------------------------------------------------
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+def answering(answer: bytes, seen: list[int]) -> Serve:
+    """A child that answers every request of a connection; `seen` counts requests per connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        mine = len(seen)
+        seen.append(0)
+        while True:
+            seen[mine] += 1
+            writer.write(answer)
+            await writer.drain()
+            await reader.readuntil(b"\r\n\r\n")
+
+    return serve
+
+
+async def exchange(pool: Pool, endpoint: Endpoint) -> bytes:
+    connection = await pool.open(endpoint)
+    try:
+        await connection.send(GET)
+        body = b""
+        while data := await connection.read():
+            body += data
+        return body
+    finally:
+        pool.give_back(endpoint, connection)
+
+
+def test_a_pool_uses_a_connection_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        seen: list[int] = []
+        async with child(tmp_path, answering(OK, seen)) as endpoint:
+            pool = Pool()
+            for _ in range(5):
+                assert await exchange(pool, endpoint) == b"ok"
+            assert seen == [5]
+            both = await asyncio.gather(exchange(pool, endpoint), exchange(pool, endpoint))
+            assert list(both) == [b"ok", b"ok"]
+            assert seen == [6, 1]
+            pool.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        OK + b"more",
+    ],
+    ids=["closes", "HTTP/1.0", "says too much"],
+)
+def test_a_connection_that_cannot_carry_another_is_closed(tmp_path: Path, answer: bytes) -> None:
+    async def story() -> None:
+        seen: list[int] = []
+        async with child(tmp_path, answering(answer, seen)) as endpoint:
+            pool = Pool()
+            for _ in range(3):
+                connection = await pool.open(endpoint)
+                assert not connection.is_reused
+                await connection.send(GET)
+                assert await connection.read() == b"ok"
+                pool.give_back(endpoint, connection)
+            assert seen == [1, 1, 1]
+
+    run(story)
+
+
+def test_an_exchange_that_was_given_up_is_not_carried_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        seen: list[int] = []
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nhalf"
+        async with child(tmp_path, answering(head, seen)) as endpoint:
+            pool = Pool()
+            connection = await pool.open(endpoint)
+            await connection.send(GET)
+            assert await connection.read() == b"half"
+            pool.give_back(endpoint, connection)
+            again = await pool.open(endpoint)
+            assert again is not connection
+            again.close()
+
+    run(story)
+
+
+def test_connections_rest_for_a_moment_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream, "IDLE_S", 0.01)
+
+    async def story() -> None:
+        seen: list[int] = []
+        async with child(tmp_path, answering(OK, seen)) as endpoint:
+            pool = Pool()
+            connection = await pool.open(endpoint)
+            await connection.send(GET)
+            assert await connection.read() == b"ok"
+            pool.give_back(endpoint, connection)
+            assert connection.can_carry_another
+            await until(lambda: not connection.can_carry_another)
+            assert pool._idle == {}
 
     run(story)
