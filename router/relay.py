@@ -410,7 +410,14 @@ class Relay:
             raise
         finally:
             flight.connection = None
+            if self._is_overcommitted(flight.replica):
+                connection.close()
             self._pool.give_back(endpoint, connection)
+
+    def _is_overcommitted(self, name: str) -> bool:
+        """Whether it has more requests than slots: then another one may be waiting for the thread of this one."""
+        replica = self._loop.state.replicas.get(name)
+        return replica is None or replica.load > replica.slots
 
     async def _carry(self, flight: Flight, connection: Connection, answer: Answer) -> None:
         """The replica's answer to the client, as it comes. Headers wait for the first bytes of the body."""

@@ -27,9 +27,8 @@ SMALL = 64 * 1024
 """A body below this many bytes is sent in one piece with its headers."""
 FETCH_LIMIT = 64 * 1024 * 1024
 """Largest answer that `fetch` takes, in bytes."""
-IDLE_MAX = 2
 IDLE_S = 1.0
-"""How many connections to a child rest, and how long; llama-server itself closes them after 5 s."""
+"""How long a connection rests; llama-server itself closes it after 5 s."""
 CONNECT_PAUSE_S = 0.005
 """Between tries while the queue of a socket file is full: llama-server takes connections one at a time."""
 
@@ -433,7 +432,11 @@ class Connection(asyncio.Protocol):
 
 
 class Pool:
-    """Connections that rest between two exchanges: `IDLE_MAX` per child, for `IDLE_S`."""
+    """Connections that rest between two exchanges, for `IDLE_S`.
+
+    There are never more than were in use at once, so a child whose requests are limited to its slots, for each of which
+    it has a thread, never lacks one because of those that rest.
+    """
 
     def __init__(self) -> None:
         self._idle: dict[Endpoint, list[tuple[float, Connection]]] = {}
@@ -454,7 +457,7 @@ class Pool:
 
     def give_back(self, endpoint: Endpoint, connection: Connection) -> None:
         """The exchange is over, or given up: keep the connection or close it."""
-        if not connection.can_carry_another or len(self._idle.get(endpoint, ())) >= IDLE_MAX:
+        if not connection.can_carry_another:
             connection.close()
             return
         connection.rest()
