@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 import secrets
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,8 @@ def add_check_command(verbs: Any) -> None:
 
 
 def _serve(args: argparse.Namespace) -> int:
+    # It asks for the configuration to be read again; whom it finds starting or ended needs no such thing.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=args.log_level.upper())
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
@@ -65,7 +68,9 @@ def _serve(args: argparse.Namespace) -> int:
         return 2
     import uvloop
 
-    return uvloop.run(_run(chosen))
+    code = uvloop.run(_run(chosen))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return code
 
 
 async def _run(chosen: dict[str, Any]) -> int:

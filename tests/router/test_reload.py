@@ -1,6 +1,8 @@
 """SIGHUP: a new configuration while serving."""
 
 import json
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from tests.standin.fixtures import Model, RouterProcess
@@ -51,3 +53,17 @@ def test_settings_of_the_queue_take_effect_without_touching_a_model(tmp_path: Pa
         assert loaded["config"]["head_grace_us"] == 30_000_000
         assert router.chat("A").status == 200
         assert len(router.events("ReplicaSpawned")) == 1
+
+
+def test_a_router_that_ends_is_not_killed_by_a_wish_to_read_anew(tmp_path: Path) -> None:
+    """The signal's usual meaning is the end of the process, and comes back when the event loop closes."""
+    with RouterProcess(tmp_path, [Model("A")]) as router:
+        assert router.chat("A").status == 200
+        assert router.process
+        router.process.terminate()
+        while router.process.poll() is None:
+            router.hang_up()
+            with suppress(subprocess.TimeoutExpired):
+                router.process.wait(0.002)
+        assert router.process.returncode == 0
+        router.start()
