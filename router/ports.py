@@ -17,7 +17,11 @@ class PortTaken(RouterError):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound, listening socket; port 0 takes a free one. Raises PortTaken, or OSError for a bad address."""
+    """A bound, listening socket; port 0 takes a free one. Raises PortTaken, or OSError for a bad address.
+
+    An IPv6 address may be in brackets, as in a URL.
+    """
+    host = host.removeprefix("[").removesuffix("]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -27,7 +31,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         sock.close()
         if error.errno != errno.EADDRINUSE:
-            raise
+            raise OSError(f"cannot listen at {host}, port {port}: {error.strerror}") from error
         raise PortTaken(
             f"{host}:{port} is taken by {holder(port)}; stop it, or choose another port with --port or API-port",
             status=500,

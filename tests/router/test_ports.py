@@ -26,3 +26,13 @@ def test_a_port_that_nobody_has_is_held_by_a_stranger() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         assert holder(sock.getsockname()[1]) == "another process (of another user)"
+
+
+def test_an_address_that_cannot_be_had_is_named() -> None:
+    with pytest.raises(OSError, match=r"^cannot listen at nowhere\.invalid, port 1234: "):
+        listen("nowhere.invalid", 1234)
+
+
+def test_an_ipv6_address_may_stand_in_brackets() -> None:
+    with listen("[::1]", 0) as sock:
+        assert sock.getsockname()[0] == "::1"
