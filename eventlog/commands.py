@@ -122,6 +122,8 @@ def _verify(args: argparse.Namespace) -> int:
     progress = Progress(args.path)
     result = verify(args.path, progress)
     progress.done()
+    if not result.segments:
+        raise LogError(f"there is no log at {args.path}: expected files named events-*.ndjson or .ndjson.gz")
     if args.json:
         fields = {name: value for name, value in vars(result).items() if name not in ("torn", "faults")}
         texts = {"torn": [str(fault) for fault in result.torn], "faults": [str(fault) for fault in result.faults]}

@@ -187,6 +187,12 @@ def test_verify_says_what_it_proved(story: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["ok"] is True
 
 
+def test_verify_proves_nothing_of_a_directory_without_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slip in the path is no success."""
+    assert log("verify", tmp_path) == 1
+    assert f"there is no log at {tmp_path}" in capsys.readouterr().err
+
+
 def test_verify_and_repair_of_a_damaged_log(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1 with the place; repair says what is lost and where it is now; then verify passes."""
     path = last_segment(story)
