@@ -197,6 +197,9 @@ class ClientProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if not self.parser.should_upgrade():
             super().on_message_complete()
+            if not self.pipeline:
+                # Paused while a large body came in; a FIN is only seen by reading.
+                self.flow.resume_reading()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self.active = cycle

@@ -143,6 +143,22 @@ def test_every_route_lets_go_of_its_replica(path: str, stream: bool) -> None:
     run(story)
 
 
+@pytest.mark.parametrize("size", [70_000, 200_000, 3_000_000])
+def test_a_client_that_leaves_after_a_large_body_is_noticed_as_any_other(size: int) -> None:
+    """Reading is paused while a large body comes in, and goes on afterwards: a FIN is only seen by reading."""
+
+    async def story() -> None:
+        async with Rig() as rig:
+            rig.loads = False
+            async with rig.connect() as wire:
+                await wire.send({**CHAT, "filler": "x" * size})
+                await rig.logged(RequestArrived)
+                wire.writer.write_eof()
+                assert (await rig.logged(RequestCancelled)).by == "client"
+
+    run(story)
+
+
 def test_a_client_that_leaves_while_sending_never_arrived() -> None:
     async def story() -> None:
         async with Rig() as rig, rig.connect() as wire:
