@@ -118,6 +118,8 @@ class Relay:
         self._flights: dict[int, Flight] = {}
         self._waiting = 0
         self._pool = Pool()
+        self._one_looks = asyncio.Lock()
+        """Looking into a large body may take as much memory as the body: one at a time."""
         self._unsaid: dict[int, RequestSent] = {}
         self._is_saying = False
         self._clients: dict[tuple[str, str], str] = {}
@@ -267,7 +269,10 @@ class Relay:
             function = partial(peek.form_body, content_type=content_type)
         else:
             function = partial(peek.json_body, route=route, salt=self._salt)
-        return await asyncio.to_thread(body.look, function) if body.size >= PEEK_IN_THREAD else body.look(function)
+        if body.size < PEEK_IN_THREAD:
+            return body.look(function)
+        async with self._one_looks:
+            return await asyncio.to_thread(body.look, function)
 
     def _take_off(
         self,
