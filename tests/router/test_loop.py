@@ -222,3 +222,19 @@ def test_observations_are_written_together_and_numbered_in_the_same_sequence() -
         assert [note.seq for note in world.log.observed] == [last_fact + 1, last_fact + 2, last_fact + 3]
 
     in_a_world(story)
+
+
+def test_what_is_reported_after_the_end_goes_nowhere() -> None:
+    """The log is closed; a request that is cut off in the last moment still reports its end."""
+
+    async def story(world: World) -> None:
+        await world.until(e.RouterStarted)
+        world.loop.post(world.arrives(1))
+        world.loop.close()
+        world.loop.post(world.arrives(2))
+        batches = len(world.log.batches)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert len(world.log.batches) == batches
+
+    in_a_world(story)
