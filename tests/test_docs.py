@@ -58,6 +58,18 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(found), f"{target} has no such heading"
 
 
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    """A page that nothing links to is read by nobody."""
+    reached, new = set(), [ROOT / "README.md"]
+    while new:
+        found = new.pop()
+        reached.add(found)
+        links = re.findall(r"\]\(([^)#\s]+\.md)", found.read_text())
+        pages = {(found.parent / link).resolve() for link in links if "://" not in link}
+        new += sorted(pages - reached)
+    assert set((ROOT / "docs").glob("*.md")) <= reached
+
+
 def test_every_file_that_is_spoken_of_exists(page: Path) -> None:
     """`router/loop.py`, `scripts/bench-relay` and the like."""
     for text in re.findall(r"`([^`\n]+)`", page.read_text()):
