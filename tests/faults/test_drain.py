@@ -1,0 +1,70 @@
+"""The end of a router: the first signal lets everybody finish, the second one nobody, and the log knows of all."""
+
+import signal
+import time
+from pathlib import Path
+
+from tests.faults.checks import routed
+from tests.standin.fixtures import Model, RouterProcess
+from tests.standin.ledger import polls
+
+
+def until_not_ready(router: RouterProcess) -> None:
+    for _ in polls(5, every_s=0.02):
+        call = router.call("GET", "/ready")
+        if call.status == 503:
+            assert call.json()["error"]["code"] == "shutting_down"
+            return
+    raise AssertionError("/ready stayed green")
+
+
+def test_a_stop_lets_streams_end_and_serves_the_queue(tmp_path: Path) -> None:
+    """Three streams and four queued requests, two of them for a model that must be loaded: all are answered.
+
+    Whoever comes after the signal is told that the router stops; the exit code is 0 and no process is left.
+    """
+    models = [Model("a", tokens=20, gap_s=0.05, slots=3), Model("b", tokens=2)]
+    with routed(tmp_path, models, SHUTDOWN_TIMEOUT=20) as router:
+        streams = [router.chat("a", stream=True) for _ in range(3)]
+        for stream in streams:
+            next(stream.chunks())
+        queued = [router.chat(name, standin={"tokens": 2}) for name in "aabb"]
+        for _ in polls(5, every_s=0.02):
+            if len(router.status()["queue"]) == 4:
+                break
+        assert router.process
+        router.process.send_signal(signal.SIGTERM)
+        until_not_ready(router)
+        late = router.chat("a")
+        assert (late.status, late.json()["error"]["code"]) == (503, "shutting_down")
+        for stream in streams:
+            frames, complete = stream.frames_to_the_end()
+            assert complete
+            assert frames[-1] == "data: [DONE]"
+        assert [call.status for call in queued] == [200] * 4
+        assert router.process.wait(10) == 0
+        assert router.children() == []
+        assert router.events()[-1]["type"] == "RouterStopped"
+
+
+def test_a_second_signal_waits_for_nobody(tmp_path: Path) -> None:
+    """Running streams are cut with an error and no end, queued requests get a clear one; seconds later all is over."""
+    with routed(tmp_path, [Model("a", tokens=10_000, gap_s=0.05), Model("b")], SHUTDOWN_TIMEOUT=60) as router:
+        stream = router.chat("a", stream=True)
+        next(stream.chunks())
+        queued = router.chat("b")
+        for _ in polls(5, every_s=0.02):
+            if router.status()["queue"]:
+                break
+        assert router.process
+        router.process.send_signal(signal.SIGTERM)
+        until_not_ready(router)
+        begun = time.monotonic()
+        router.process.send_signal(signal.SIGINT)
+        frames, complete = stream.frames_to_the_end()
+        assert not complete
+        assert "data: [DONE]" not in frames
+        assert (queued.status, queued.json()["error"]["code"]) == (503, "shutting_down")
+        assert router.process.wait(10) == 0
+        assert time.monotonic() - begun < 8
+        assert router.children() == []
