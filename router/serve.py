@@ -5,6 +5,7 @@ new run is logged, and only then is a request taken.
 """
 
 import asyncio
+import gc
 import logging
 import resource
 import signal
@@ -47,6 +48,8 @@ from router.wedge import Patience, WedgeWatch
 
 CLOCK_CHECK_S = 10.0
 KEEP_ALIVE_S = 75
+STARTED_S = 3.0
+"""By then everything has been imported."""
 FLUSH_S = 30.0
 """After the last answer: how long a client may take to read it before its connection is cut."""
 STOP_LOOK_S = 0.1
@@ -151,6 +154,8 @@ class Router:
                 lifespan="off",
                 access_log=False,
                 log_config=None,
+                # A proxy in front counts as the client: looking for its headers would cost every request.
+                proxy_headers=False,
                 server_header=False,
                 date_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
@@ -174,10 +179,12 @@ class Router:
             asyncio.create_task(Sampler(self._loop, self._replicas.endpoint).run()),
             asyncio.create_task(self._wedge_watch(relay).run()),
         ]
+        self._asyncio.call_later(STARTED_S, freeze_what_stays)
         await self._done.wait()
         for task in self._background:
             task.cancel()
         await self._replicas.stop_all()
+        relay.close()
         server.should_exit = True
         await asyncio.wait([serving], timeout=FLUSH_S)
         await self._gpus.stop()
@@ -282,6 +289,12 @@ def _lost(before: State) -> Iterable[Fact]:
                 stage="dispatched" if request.replica else "queued",
                 lost_run=before.run,
             )
+
+
+def freeze_what_stays() -> None:
+    """What the start has made lives as long as the process: the garbage collector need not walk through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def raise_descriptor_limit() -> None:
