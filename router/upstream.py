@@ -354,6 +354,10 @@ class Connection(asyncio.Protocol):
 
     # --- what the parser calls ---
 
+    def on_message_begin(self) -> None:
+        if self._complete:
+            raise Broken("it said more than its answer")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
 

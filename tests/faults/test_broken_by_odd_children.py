@@ -61,3 +61,10 @@ def test_figures_beyond_measure_are_no_figures(figures: bytes, caplog: pytest.Lo
     status, passed, account = told(whole(body), caplog)
     assert (status, passed) == (200, body)
     assert (account.prompt_tokens, account.timing.prompt_us, account.timing.predicted_n) == (-1, -1, -1)
+
+
+def test_what_follows_an_answer_is_nobodys(caplog: pytest.LogCaptureFixture) -> None:
+    """In the same packet: the first one's body once came with the status and headers of the second."""
+    second = b"HTTP/1.1 500 X\r\nContent-Length: 2\r\nX-Other: yes\r\n\r\n[]"
+    status, body, account = told(whole(b"{}") + second, caplog)
+    assert (status, body, account.status) == (200, b"{}", 200)
