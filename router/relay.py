@@ -154,8 +154,12 @@ class Relay:
         self._pool.close()
 
     def flights(self) -> Iterator[Progress]:
-        """Every request that a replica works on."""
-        return (flight.progress() for flight in self._flights.values() if flight.replica and not flight.over)
+        """Every request that a replica works on. One whose client does not read says nothing about its replica."""
+        return (
+            flight.progress()
+            for flight in self._flights.values()
+            if flight.replica and not flight.over and not (flight.connection and flight.connection.paused)
+        )
 
     def is_open(self, rid: int) -> bool:
         """Whether the request has no outcome yet."""

@@ -249,6 +249,11 @@ class Connection(asyncio.Protocol):
                 raise self._error
             await self._wait()
 
+    @property
+    def paused(self) -> bool:
+        """Whether it is the consumer that holds the answer up."""
+        return self._paused
+
     def resume(self) -> None:
         """Read on, if reading was paused."""
         if self._paused:

@@ -378,6 +378,7 @@ def test_a_client_that_does_not_read_holds_back_its_replica_and_nobody_else() ->
             await wire.send({**STREAM, "slow": True})
             await rig.dispatched()
             assert 0 < await at_rest(lambda: written) < count * len(chunk) // 2
+            assert list(rig.relay.flights()) == [], "its silence would be taken for the replica's"
             assert (await rig.ask(CHAT)).status == 200
             wire.writer.transport.resume_reading()  # type: ignore[attr-defined]
             answer = await wire.answer()
