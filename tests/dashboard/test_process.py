@@ -125,7 +125,9 @@ def test_a_question_without_end_stops_no_other(dashboard: Dashboard) -> None:
     dashboard.until("SELECT count(*) FROM requests", 10)
 
     with pytest.raises(QuestionFailed, match="interrupted"):
-        dashboard.ask("WITH RECURSIVE r AS (SELECT 1 AS x UNION ALL SELECT x FROM r) FROM r", time_limit_s=0.3)
+        dashboard.ask(
+            "WITH RECURSIVE r AS (SELECT 1 AS x UNION ALL SELECT x FROM r) SELECT count(*) FROM r", time_limit_s=0.3
+        )
     assert dashboard.ask("SELECT 1").rows == [(1,)]
 
 
