@@ -16,13 +16,20 @@ from replay.tune import Trial, Tuned
 from replay.tune_command import COLUMNS, name_of
 
 BLUE, GREY, RED, GREEN = "#2563eb", "#9ca3af", "#dc2626", "#059669"
+INK, GRID = "#7b8494", "rgba(127,127,127,0.25)"
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1f2937; max-width: 1100px; margin: 2em auto; padding: 0 1em; }
+:root { color-scheme: light dark; --ink: #1f2937; --page: #fff; --box: #f3f4f6; --line: #e5e7eb; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e5e7eb; --page: #111827; --box: #1f2937; --line: #374151; }
+  tr.chosen td { background: #064e3b !important; } tr.current td { background: #713f12 !important; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); max-width: 1100px;
+  margin: 2em auto; padding: 0 1em; overflow-wrap: anywhere; }
 h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2em; }
-pre { background: #f3f4f6; padding: .8em 1em; border-radius: 6px; overflow-x: auto; }
+pre { background: var(--box); padding: .8em 1em; border-radius: 6px; overflow-x: auto; }
 table { border-collapse: collapse; font-size: 13px; width: 100%; display: block; overflow-x: auto; }
-th, td { padding: .3em .6em; text-align: right; border-bottom: 1px solid #e5e7eb; white-space: nowrap; }
+th, td { padding: .3em .6em; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 tr.chosen td { background: #d1fae5; font-weight: 600; } tr.current td { background: #fef3c7; }
 .lead { font-size: 1.1em; }
@@ -32,7 +39,8 @@ tr.chosen td { background: #d1fae5; font-weight: 600; } tr.current td { backgrou
 def page(tuned: Tuned, introduction: str) -> str:
     """The whole file."""
     parts = [
-        f"<h1>Settings for {escape(tuned.source)}</h1>",
+        "<h1>Settings compared</h1>",
+        f"<p>{escape(tuned.source)}</p>",
         _recommendation(tuned),
         "<h2>Waiting against loading</h2>",
         "<p>Each point is a combination of settings; on the line, none is better in both.</p>",
@@ -48,7 +56,8 @@ def page(tuned: Tuned, introduction: str) -> str:
         _errors(tuned),
     ]
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>llama-router: settings compared</title>'
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><title>llama-router: settings compared</title>'
         f"<style>{_STYLE}</style><script>{get_plotlyjs()}</script></head><body>\n"
         + "\n".join(parts)
         + "\n</body></html>\n"
@@ -56,8 +65,21 @@ def page(tuned: Tuned, introduction: str) -> str:
 
 
 def _embed(drawn: graph_objects.Figure) -> str:
-    drawn.update_layout(template="plotly_white", margin={"l": 60, "r": 20, "t": 20, "b": 50}, height=420)
-    html: str = drawn.to_html(full_html=False, include_plotlyjs=False, config={"displaylogo": False})
+    # Seen on a phone and on a dark page as well: the legend lies above, and no colour assumes a white ground.
+    drawn.update_layout(
+        template="plotly_white",
+        margin={"l": 60, "r": 20, "t": 20, "b": 50},
+        height=420,
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"color": INK},
+    )
+    drawn.update_xaxes(gridcolor=GRID, zerolinecolor=GRID)
+    drawn.update_yaxes(gridcolor=GRID, zerolinecolor=GRID)
+    html: str = drawn.to_html(
+        full_html=False, include_plotlyjs=False, config={"displayModeBar": False, "responsive": True}
+    )
     return html
 
 
