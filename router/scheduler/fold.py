@@ -36,13 +36,24 @@ def fold(state: State, event: e.Event) -> None:
     """Take one event into the state."""
     if isinstance(event, e.Fact):
         state.now_us = event.at_us
-        state.touched = 0
+        state.touched = _overdue(state)
     apply = _APPLY.get(type(event))
     if apply is not None:
         state.touched |= _touched_by(state, event)
         apply(state, event)
     if isinstance(event, e.Fact):
         queue.promote_overdue(state)
+
+
+def _overdue(state: State) -> int:
+    """GPUs where a grace is over although its timer has not fired yet: the time decides, not the firing."""
+    touched = 0
+    for name, due_us in state.timers.items():
+        if due_us <= state.now_us and name.startswith("grace:"):
+            request = state.requests.get(int(name.removeprefix("grace:")))
+            if request is not None:
+                touched |= state.models[request.model].mask or EVERYWHERE
+    return touched
 
 
 def _touched_by(state: State, event: e.Event) -> int:

@@ -129,3 +129,17 @@ def test_out_of_its_grace_a_head_that_cannot_swap_yet_still_blocks_later_request
     story.finishes(10)
     assert story.order() == [9, 10]
     assert story.phase("A") == "stopping"
+
+
+def test_the_time_ends_a_grace_and_not_the_firing_of_its_timer() -> None:
+    """Two graces end in the same moment on different GPUs; the first timer that fires finds both over."""
+    story = Scenario(models={"A": (0,), "B": (0,), "C": (1,), "D": (1,)}, grace_s=5)
+    story.serving((1, "A"), (2, "C"))
+    story.arrives(11, "B")
+    story.arrives(12, "D")
+    story.untold()
+    story.now_us += 5 * SECOND
+
+    story.happens(e.TimerFired(kind="grace", key="12", due_us=story.now_us))
+
+    assert story.loads()[-2:] == ["B", "D"]
