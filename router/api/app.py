@@ -117,15 +117,18 @@ def _page(schema: dict[str, Any]) -> str:
         for method, operation in methods.items():
             fields = [field["name"] for field in operation.get("parameters", ()) if field["in"] == "query"]
             query = f"?{'&'.join(fields)}" if fields else ""
-            says = " ".join(filter(None, (operation.get("summary"), operation.get("description"))))
+            says = ". ".join(filter(None, (operation.get("summary"), operation.get("description"))))
             rows.append(
                 f"<tr><td>{method.upper()}</td><td><code>{escape(path)}</code><small>{escape(query)}</small></td>"
                 f"<td>{escape(says)}</td></tr>"
             )
     return (
-        "<!doctype html><meta charset=utf-8><title>llama-router API</title>"
-        "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
-        "td{padding:.3rem .8rem;border-bottom:1px solid #8884;vertical-align:top}small{opacity:.6}</style>"
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        "<title>llama-router API</title>"
+        "<style>:root{color-scheme:light dark}"
+        "body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
+        "td{padding:.3rem .6rem;border-bottom:1px solid #8884;vertical-align:top}small{opacity:.6}"
+        "td:first-child{white-space:nowrap}td:nth-child(2){min-width:8rem;overflow-wrap:anywhere}</style>"
         f"<h1>llama-router {escape(schema['info']['version'])}</h1><p>{escape(schema['info']['description'])}</p>"
         f'<p>For machines: <a href="/openapi.json">/openapi.json</a></p><table>{"".join(rows)}</table>'
     )
