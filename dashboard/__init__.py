@@ -3,6 +3,9 @@
     process.py     the process: low priority, one UNIX socket   <- start here
     history.py     the projector in its thread, and questions to it in a few others
     app.py         what is answered over the socket
+    pages.py       what all pages share: frame, links, safety headers   <- start here for a page
+    templates/     their HTML; static/ their scripts and styles, served by assets.py
+    wording.py     numbers as people read them
 
 Invariant: nothing here imports `router` or `replay`.
 """

@@ -4,6 +4,7 @@
     GET  /api/questions                 questions with a name
     GET  /api/ask/{name}                its answer; since, until (2h, 2026-03-01, seconds since 1970), model
     POST /api/sql {"sql": "SELECT ..."} any question that reads
+    GET  /dash, /dash/...               the pages, each a module of PAGES
 
 An answer has `columns`, `types` and `rows`; a mistake is {"error": {"message": ...}}, as everywhere in the router.
 """
@@ -15,6 +16,7 @@ import msgspec
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
+from dashboard import assets, overview
 from dashboard.history import History
 from projections import questions
 from projections.errors import QuestionFailed
@@ -23,6 +25,10 @@ from projections.sandbox import Answer
 
 TIME_LIMIT_S = 30.0
 MAX_ROWS = 100_000
+
+
+PAGES = (overview,)
+"""Modules with `routes(history)`; see `pages`."""
 
 
 class SqlQuestion(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,6 +50,10 @@ def create_app(history: History) -> FastAPI:
     @app.exception_handler(QuestionFailed)
     async def mistaken(request: Request, error: QuestionFailed) -> JSONResponse:
         return _error(400, "invalid_question", str(error))
+
+    app.include_router(assets.routes())
+    for each in PAGES:
+        app.include_router(each.routes(history))
 
     @app.get("/health")
     async def health() -> dict[str, Any]:

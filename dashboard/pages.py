@@ -1,0 +1,78 @@
+"""What all pages share: the frame around them, their safety headers, and how a module adds its own.
+
+A module of pages has `routes(history) -> APIRouter`; `app.py` lists them. In it:
+
+    @router.get("/dash/things/{thing}")
+    async def show(request: Request, thing: int) -> HTMLResponse:
+        return page(request, "thing.html", thing=thing, rows=rows)
+
+Templates stand in templates/ and extend base.html; everything in them is escaped. In every template: `root`, the way
+back to the router's own "/" from here, for links (`{{ root }}dash`), and `static`, where scripts and styles are. Both
+are relative, so that a proxy may put the router under any path. Filters: see `wording`.
+"""
+
+from functools import cache
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dashboard import wording
+from dashboard.assets import assets
+
+NAVIGATION = (
+    ("dash", "Dashboard"),
+    ("dash/whatif", "What if"),
+    ("chat", "Chat"),
+    ("translate", "Translate"),
+    ("docs", "API docs"),
+)
+"""Path from the root, and name."""
+
+SAFETY = {
+    # Nothing from elsewhere, nothing inline. Plotly writes its own style element.
+    "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'self'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+def page(request: Request, template: str, *, status: int = 200, **data: Any) -> HTMLResponse:
+    """The page that this template makes of the data."""
+    root = root_of(request)
+    here = request.url.path.strip("/")
+    text = (
+        _environment()
+        .get_template(template)
+        .render(
+            root=root,
+            static=f"{root}dash/static/{assets().version}",
+            navigation=NAVIGATION,
+            # The longest that fits is where we are: a request's page belongs to the dashboard.
+            here=max((path for path, _ in NAVIGATION if f"{here}/".startswith(f"{path}/")), key=len, default=""),
+            **data,
+        )
+    )
+    return HTMLResponse(text, status, SAFETY)
+
+
+def root_of(request: Request) -> str:
+    """The relative way from this page to the router's "/": `./` at /dash, `../../` at /dash/requests/7."""
+    raw: bytes = request.scope.get("raw_path") or request.url.path.encode()
+    return "../" * (raw.partition(b"?")[0].count(b"/") - 1) or "./"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= wording.FILTERS
+    return environment

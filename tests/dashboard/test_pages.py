@@ -1,0 +1,143 @@
+"""What all pages share: their frame, their links, their safety, and the files that they are made of."""
+
+import asyncio
+import gzip
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse
+
+from dashboard import wording
+from dashboard.app import create_app
+from dashboard.assets import PLOTLY, assets
+from dashboard.history import History
+from dashboard.pages import page
+from tests.projections.logs import unruly_log
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
+    folder = tmp_path_factory.mktemp("pages")
+    unruly_log(folder / "log", runs=1, requests=5)
+    failures: list[BaseException] = []
+    history = History(folder / "log", folder / "history.duckdb", failures.append)
+    history.start()
+    assert history.wait_caught_up(30)
+    yield create_app(history)
+    history.close()
+    assert not failures
+
+
+def fetch(app: FastAPI, path: str, **headers: str) -> httpx.Response:
+    async def go() -> httpx.Response:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://dashboard") as client:
+            return await client.get(path, headers=headers)
+
+    return asyncio.run(go())
+
+
+def test_links_lead_from_any_depth_to_the_root_by_a_relative_way(app: FastAPI) -> None:
+    """A proxy may put the router under any path: nothing on a page begins with a slash or names a host."""
+    extra = FastAPI()
+
+    @extra.get("/dash/things/{thing:path}/parts")
+    async def show(request: Request, thing: str) -> HTMLResponse:
+        return page(request, "dash.html", plotly=PLOTLY)
+
+    for served, path, root in (
+        (app, "/dash", "./"),
+        (app, "/dash/", "../"),
+        (extra, "/dash/things/7/parts", "../../../"),
+        (extra, "/dash/things/a%2Fb/parts?x=/y", "../../../"),
+    ):
+        html = fetch(served, path).text
+        links = re.findall(r'(?:href|src)="([^"]+)"', html)
+        assert all(link.startswith((root, "#")) for link in links), links
+        assert f'data-root="{root}"' in html
+        assert f'href="{root}dash"' in html
+
+
+def test_a_page_forbids_everything_that_is_inline_or_from_elsewhere(app: FastAPI) -> None:
+    response = fetch(app, "/dash")
+    policy = response.headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "script-src" not in policy, "scripts fall under default-src"
+    for script in re.findall(r"<script[^>]*>(.*?)</script>", response.text, re.DOTALL):
+        assert not script.strip()
+    assert not re.search(r"\son\w+=|\sstyle=", response.text)
+
+
+def test_html_in_data_is_shown_and_not_run() -> None:
+    extra = FastAPI()
+
+    @extra.get("/dash")
+    async def show(request: Request) -> HTMLResponse:
+        return page(request, "dash.html", plotly='"><script>alert(1)</script>')
+
+    html = fetch(extra, "/dash").text
+    assert "<script>alert" not in html
+    assert "&lt;script&gt;alert(1)" in html
+
+
+def test_every_file_that_a_page_names_is_there_and_kept_for_ever(app: FastAPI) -> None:
+    html = fetch(app, "/dash").text
+    named = [link for link in re.findall(r'(?:href|src)="([^"]+)"', html) if "/static/" in link]
+    assert len(named) >= 3
+    for link in named:
+        response = fetch(app, f"/{link.removeprefix('./')}")
+        assert response.status_code == 200, link
+        assert "immutable" in response.headers["cache-control"]
+
+
+def test_every_module_that_a_script_imports_is_there() -> None:
+    for path, asset in assets().files.items():
+        if path.endswith(".js"):
+            for wanted in re.findall(r'from "\./([^"]+)"', asset.content.decode()):
+                assert f"{path.rpartition('/')[0]}/{wanted}".lstrip("/") in assets().files, f"{path} imports {wanted}"
+
+
+def test_a_file_of_another_version_is_not_there(app: FastAPI) -> None:
+    assert fetch(app, "/dash/static/000000000000/style.css").status_code == 404
+    assert fetch(app, f"/dash/static/{assets().version}/%2e%2e/app.py").status_code == 404
+
+
+def test_plotly_is_sent_compressed_to_who_takes_it_and_plain_to_who_does_not(app: FastAPI) -> None:
+    packed = fetch(app, f"/dash/static/{PLOTLY}", **{"accept-encoding": "gzip"})
+    plain = fetch(app, f"/dash/static/{PLOTLY}", **{"accept-encoding": "identity"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert int(packed.headers["content-length"]) < len(plain.content) / 2
+    assert packed.content == plain.content
+    assert "content-encoding" not in plain.headers
+    assert b"plotly.js" in plain.content[:200]
+
+
+def test_what_is_compressed_is_the_same_each_time() -> None:
+    asset = assets().files["style.css"]
+    assert gzip.decompress(asset.compressed) == asset.content
+
+
+@pytest.mark.parametrize(
+    ("us", "words"),
+    [
+        (None, "–"), (0, "0 s"), (999, "999 µs"), (8_450, "8.4 ms"), (850_000, "850 ms"), (999_600, "1.00 s"),
+        (12_400_000, "12.4 s"), (59_960_000, "1 min"), (200_000_000, "3 min 20 s"), (3_599_600_000, "1 h"),
+        (7_500_000_000, "2 h 5 min"), (360_000_000_000, "4 d 4 h"),
+    ],
+)  # fmt: skip
+def test_durations_have_the_unit_that_people_would_choose(us: int | None, words: str) -> None:
+    assert wording.duration(us) == words
+
+
+def test_a_share_is_said_to_be_all_or_nothing_only_when_it_is() -> None:
+    told = [wording.percent(each) for each in (0, 0.0004, 0.5, 0.875, 0.9999, 1, None)]
+    assert told == ["0 %", "<0.1 %", "50 %", "87.5 %", ">99.9 %", "100 %", "–"]
+
+
+def test_counts_and_memory_stay_short() -> None:
+    assert [wording.count(each) for each in (0, 12_345, 1_234_567, 2.5e9)] == ["0", "12,345", "1.23 M", "2.5 G"]
+    assert [wording.mib(each) for each in (512, 24_000)] == ["512 MiB", "23.4 GiB"]
+    assert [wording.rate(each) for each in (8.25, 1234.0)] == ["8.2/s", "1,234/s"]
