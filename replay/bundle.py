@@ -17,7 +17,8 @@ from eventlog.codec import UnknownEvent
 from eventlog.events import ConfigLoaded, Event, LoadWished, MetricsSampled, RequestArrived, RouterStarted
 from eventlog.reader import read
 from replay.differences import as_fields
-from replay.postmortem import Postmortem, first_seq_before
+from replay.lines import first_seq_before
+from replay.postmortem import Postmortem
 from replay.postmortem_html import postmortem_html
 from replay.pseudonyms import Pseudonyms
 

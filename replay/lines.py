@@ -9,6 +9,7 @@ from pathlib import Path
 
 from eventlog.codec import decode
 from eventlog.errors import LogDamaged, LogError
+from eventlog.housekeeping import read_header
 from eventlog.reader import segments_at
 from eventlog.scan import Scan, is_torn_tail
 from eventlog.segments import Segment
@@ -30,6 +31,17 @@ def events_segments(path: Path) -> list[Segment]:
     if not segments:
         raise LogError(f"there is no log of facts and decisions at {path}: expected events-*.ndjson or .ndjson.gz")
     return segments
+
+
+def first_seq_before(path: Path, at_us: int) -> int:
+    """A seq that is surely not after the time `at_us`, and not much before."""
+    chosen = 0
+    for segment in events_segments(path):
+        header = read_header(segment)
+        if header is None or (chosen and header.at_us > at_us):
+            break
+        chosen = segment.first_seq
+    return chosen
 
 
 def blocks(path: Path, progress: Callable[[Segment], None] = lambda segment: None) -> Iterator[tuple[list[bytes], int]]:

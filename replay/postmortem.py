@@ -12,10 +12,9 @@ import msgspec
 
 from eventlog import events as e
 from eventlog.errors import LogError
-from eventlog.housekeeping import read_header
 from eventlog.reader import read
 from replay.incidents import Incident, incidents
-from replay.lines import events_segments
+from replay.lines import first_seq_before
 from replay.past import state_at
 from replay.suspects import Suspect, rank
 from router.scheduler import State
@@ -150,17 +149,6 @@ def postmortem(path: Path, number: int) -> Postmortem:
         earlier=earlier[::-1][:20],
         suspects=rank(path, found, incident, story.memory),
     )
-
-
-def first_seq_before(path: Path, at_us: int) -> int:
-    """A seq that is surely not after the time `at_us`, and not much before."""
-    chosen = 0
-    for segment in events_segments(path):
-        header = read_header(segment)
-        if header is None or (chosen and header.at_us > at_us):
-            break
-        chosen = segment.first_seq
-    return chosen
 
 
 class _Story:

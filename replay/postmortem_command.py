@@ -1,11 +1,13 @@
 """`llama-router postmortem LOG [--crash N]`."""
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from eventlog.errors import LogError
 from replay.command_line import add_verb
 
 EPILOG = """\
@@ -28,7 +30,7 @@ def add_command(verbs: Any, find_log: Callable[[], Path]) -> None:
         text="the story of a crash, a failed load or a stall, from the log",
         epilog=EPILOG,
     )
-    parser.add_argument("--crash", type=int, metavar="N", help="which one; without it, list them")
+    parser.add_argument("--crash", metavar="N", help="which one, by its number or, as #48211, by its seq")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page")
     parser.add_argument("--bundle", type=Path, metavar="FILE", help="write a zip to share: no prompts, names hashed")
@@ -48,7 +50,7 @@ def _run(args: argparse.Namespace) -> int:
         found = incidents(args.log)
         print(msgspec.json.encode(found).decode() if args.json else list_text(found))
         return 0
-    story = postmortem(args.log, args.crash)
+    story = postmortem(args.log, _number_of(args.crash, args.log))
     if args.html:
         from replay.postmortem_html import postmortem_html
 
@@ -65,3 +67,17 @@ def _run(args: argparse.Namespace) -> int:
         if written and not args.json:
             print(f"wrote {written}")
     return 0
+
+
+def _number_of(crash: str, log: Path) -> int:
+    """Which of the log's incidents. Raises LogError."""
+    from replay.incidents import incidents
+
+    if match := re.fullmatch(r"#(\d+)", crash):
+        for incident in incidents(log):
+            if incident.seq == int(match[1]):
+                return incident.number
+        raise LogError(f"the log at {log} has no crash with the seq {crash}; leave out --crash to list them")
+    if not crash.isdecimal():
+        raise LogError(f"--crash {crash}: expected a number such as 3, or a seq such as #48211")
+    return int(crash)

@@ -1,5 +1,6 @@
-"""A progress bar on a terminal's stderr; silent elsewhere, and for work that is soon done."""
+"""A progress bar on a terminal's stderr, silent elsewhere and for work that is soon done; or lines for a program."""
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -39,6 +40,24 @@ class Bar:
         if self._shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+class Told:
+    """Progress as lines of JSON on stderr, for a program that shows it: {"stage": ..., "done": ..., "total": ...}."""
+
+    def __init__(self, wanted: bool) -> None:
+        """Without `wanted` it says nothing."""
+        self._wanted = wanted
+        self._stage = ""
+        self._told_s = 0.0
+
+    def __call__(self, stage: str, done: float, total: float) -> None:
+        """A stage's first and last words are always said, others not too often."""
+        now_s = time.monotonic()
+        if not self._wanted or (stage == self._stage and done < total and now_s < self._told_s + EVERY_S):
+            return
+        self._stage, self._told_s = stage, now_s
+        print(json.dumps({"stage": stage, "done": done, "total": total}), file=sys.stderr, flush=True)
 
 
 class SegmentsBar:

@@ -3,7 +3,7 @@
 `fit` makes costs of the durations, `simulate` compares its own outcomes with those that were recorded.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -11,7 +11,9 @@ import msgspec
 from eventlog import events as e
 from eventlog.reader import read
 from eventlog.settings import SchedulerSettings
+from replay.lines import events_segments, first_seq_before
 from replay.measures import Measures, Outcome, Tally, measure
+from replay.text import count
 from replay.workload import Block, Call, Happening, Workload, WorkloadError, renumbered
 from router.scheduler import restore
 
@@ -57,39 +59,74 @@ class Recording(msgspec.Struct, kw_only=True):
         return measure(self.outcomes, self.tally)
 
 
-def read_recording(path: Path, run: int | None = None) -> Recording:
-    """The run with this number or, of all in the log, the one with most requests. Raises WorkloadError, LogError."""
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of time: from `since_us` on, before `until_us`; 0 where it is open."""
+
+    since_us: int = 0
+    until_us: int = 0
+
+    def holds(self, at_us: int) -> bool:
+        return at_us >= self.since_us and (not self.until_us or at_us < self.until_us)
+
+
+WHOLE = Span()
+COSTS_US = 86_400_000_000
+"""So much of the log before a span is read as well: for what loads and tokens take."""
+
+
+def read_recording(
+    path: Path,
+    run: int | None = None,
+    span: Span = WHOLE,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Recording:
+    """The run with this number or, of all in the log, the one with most requests. Raises WorkloadError, LogError.
+
+    With a `span` its requests are those that arrived in it, and what is counted happened in it. `progress` hears of the
+    segments that were begun, out of how many.
+    """
     readers: dict[int, _Reader] = {}
     reader: _Reader | None = None
-    for event in read(path, stream="events"):
+    first_seq = first_seq_before(path, span.since_us - COSTS_US) if span.since_us else 0
+    segments = sum(segment.first_seq >= first_seq for segment in events_segments(path))
+    begun = 0
+    for event in read(path, stream="events", from_seq=first_seq):
         if isinstance(event, e.SegmentOpened):
+            progress(begun, segments)
+            begun += 1
             if reader is None and event.state:
                 state = restore(event.state)
-                reader = readers[state.run] = _Reader(state.run, state.settings, state.now_us)
+                reader = readers[state.run] = _Reader(state.run, state.settings, state.now_us, span)
                 reader.notes.append("the log begins in the middle of the run: models load anew")
             continue
         if isinstance(event, e.RouterStarted):
-            reader = readers[event.run] = _Reader(event.run, event.config, event.at_us)
+            reader = readers[event.run] = _Reader(event.run, event.config, event.at_us, span)
+        elif reader is not None and 0 < span.until_us <= event.at_us and not reader.open:
+            break
         if reader is not None:
             reader.take(event)
     if run is None and readers:
-        run = max(readers, key=lambda number: (len(readers[number].arrivals), number))
+        run = max(readers, key=lambda number: (len(readers[number].arrivals_in_span()), number))
     if run is None or run not in readers:
         there = ", ".join(map(str, readers)) or "none"
         raise WorkloadError(f"{path} holds no run {run if run is not None else ''}; its runs: {there}")
-    if not readers[run].arrivals:
-        raise WorkloadError(f"{path}: run {run} served no request")
+    if not readers[run].arrivals_in_span():
+        when = "" if span == WHOLE else " in that time"
+        raise WorkloadError(f"{path}: run {run} served no request{when}")
     return readers[run].recording(path, more_runs=len(readers) - 1)
 
 
 class _Reader:
     """Takes the events of one run."""
 
-    def __init__(self, run: int, settings: SchedulerSettings, start_us: int) -> None:
+    def __init__(self, run: int, settings: SchedulerSettings, start_us: int, span: Span) -> None:
         self.run = run
+        self.span = span
         self.settings = settings
         self.start_us = start_us
         self.arrivals: dict[int, e.RequestArrived] = {}
+        self.open: set[int] = set()
+        """Requests of the span that have not ended."""
         self.outcomes: dict[int, Outcome] = {}
         self.finished: dict[int, e.RequestFinished] = {}
         self.cancelled: dict[int, e.RequestCancelled] = {}
@@ -105,10 +142,17 @@ class _Reader:
         self.misfortunes = 0
         self.notes: list[str] = []
 
+    def arrivals_in_span(self) -> list[e.RequestArrived]:
+        """In order of arrival."""
+        found = [arrival for arrival in self.arrivals.values() if self.span.holds(arrival.arrived_us)]
+        return sorted(found, key=lambda arrival: (arrival.arrived_us, arrival.rid))
+
     def take(self, event: e.Event) -> None:
         match event:
             case e.RequestArrived():
                 self.arrivals[event.rid] = event
+                if self.span.holds(event.arrived_us):
+                    self.open.add(event.rid)
                 self.outcomes[event.rid] = Outcome(
                     model=event.model,
                     client=event.client,
@@ -118,7 +162,8 @@ class _Reader:
                 )
             case e.RequestDispatched():
                 self.running[event.rid] = event
-                self.tally.overtakes += event.overtook
+                if self.span.holds(event.at_us):
+                    self.tally.overtakes += event.overtook
                 outcome = self.outcomes.get(event.rid)
                 if outcome is not None and outcome.dispatched_us < 0:
                     outcome.dispatched_us = event.at_us
@@ -131,7 +176,7 @@ class _Reader:
                 self._end(event.rid, "failed", event.at_us)
             case e.SlotReleased():
                 self.durations.releases_us.append(event.took_us)
-            case e.SwapBegun():
+            case e.SwapBegun() if self.span.holds(event.at_us):
                 self.tally.evictions += len(event.victims)
                 if event.target:
                     self.tally.loads += 1
@@ -148,7 +193,7 @@ class _Reader:
                 if model is not None and event.replica in self.stopping_us:
                     took_us = event.at_us - self.stopping_us.pop(event.replica)
                     self.durations.stops_us.setdefault(model, []).append(took_us)
-            case e.ReplicaCrashed() | e.ReplicaLoadFailed() | e.ReplicaStalled():
+            case e.ReplicaCrashed() | e.ReplicaLoadFailed() | e.ReplicaStalled() if self.span.holds(event.at_us):
                 self.misfortunes += 1
             case e.LoadWished() | e.AdminUnload() | e.AdminDrain() | e.AdminGpu() | e.ConfigLoaded():
                 self.happenings.append((event.at_us, event))
@@ -158,7 +203,8 @@ class _Reader:
         if model is None:
             return
         took_us = event.at_us - self.ordered_us[event.replica]
-        self.tally.load_us += took_us
+        if self.span.holds(event.at_us):
+            self.tally.load_us += took_us
         self.durations.loads_us.setdefault(model, []).append(took_us)
         self.durations.slots[model] = event.slots
 
@@ -224,6 +270,7 @@ class _Reader:
         )
 
     def _end(self, rid: int, end: str, at_us: int) -> None:
+        self.open.discard(rid)
         outcome = self.outcomes.get(rid)
         if outcome is not None:
             outcome.end = end
@@ -232,22 +279,29 @@ class _Reader:
     # --- the workload ---
 
     def recording(self, path: Path, more_runs: int) -> Recording:
-        ordered = sorted(self.arrivals.values(), key=lambda arrival: (arrival.arrived_us, arrival.rid))
+        ordered = self.arrivals_in_span()
         made = _typical([made_tokens_of(finished) for finished in self.finished.values()])
-        start_us = min(self.start_us, ordered[0].arrived_us)
+        start_us = min(max(self.start_us, self.span.since_us), ordered[0].arrived_us)
         calls = renumbered((self._call(arrival, made) for arrival in ordered), start_us)
         notes = [f"run {self.run} of the log", *self.notes]
+        if self.span != WHOLE:
+            notes.append(f"only what arrived in a part of it: {count(len(ordered), 'request')}")
+        if self.span.since_us > self.start_us and not self.notes:
+            notes.append("what was loaded when that part began has to load anew")
         if more_runs:
             notes.append(f"{more_runs} other runs left out")
         if self.misfortunes:
             notes.append(f"{self.misfortunes} crashes, failed loads and stalls of the recording do not happen again")
-        open_calls = sum(not outcome.end for outcome in self.outcomes.values())
+        outcomes = [self.outcomes[arrival.rid] for arrival in ordered]
+        open_calls = sum(not outcome.end for outcome in outcomes)
         if open_calls:
             notes.append(f"{open_calls} requests without an end in the log are taken to be like the others")
         workload = Workload(
             calls=calls,
             settings=self.settings,
-            happenings=tuple((max(0, at_us - start_us), what) for at_us, what in self.happenings),
+            happenings=tuple(
+                (max(0, at_us - start_us), what) for at_us, what in self.happenings if self.span.holds(at_us)
+            ),
             source=str(path),
             notes=tuple(notes),
         )
@@ -255,7 +309,7 @@ class _Reader:
             run=self.run,
             workload=workload,
             durations=self.durations,
-            outcomes=[self.outcomes[arrival.rid] for arrival in ordered],
+            outcomes=outcomes,
             tally=self.tally,
         )
 
@@ -303,9 +357,9 @@ def prompt_tokens_of(arrival: e.RequestArrived, finished: e.RequestFinished) -> 
 
 
 def made_tokens_of(finished: e.RequestFinished) -> int:
-    for count in (finished.timing.predicted_n, finished.completion_tokens, finished.frames):
-        if count >= 0:
-            return count
+    for made in (finished.timing.predicted_n, finished.completion_tokens, finished.frames):
+        if made >= 0:
+            return made
     return 0
 
 

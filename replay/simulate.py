@@ -7,7 +7,7 @@ Counterpart: `verify` demands the recorded decisions; here the world is pretende
 """
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,8 @@ from replay.costs import Costs
 from replay.fit import fit
 from replay.importers import Format, read_traces
 from replay.measures import Measures
-from replay.recorded import read_recording
-from replay.workload import Workload, read_workload
+from replay.recorded import WHOLE, Span, read_recording
+from replay.workload import Workload, WorkloadError, read_workload
 from replay.world import World
 
 
@@ -58,26 +58,46 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     alternative: Measures | None = None
     sets: tuple[str, ...] = ()
     """In what the alternative differs."""
+    recorded: Measures | None = None
+    """What really happened, where it can be compared."""
+
+
+Progress = Callable[[str, float, float], None]
+"""Stage, done, total."""
+
+
+def _silent(stage: str, done: float, total: float) -> None:
+    pass
 
 
 def load_source(
-    sources: Sequence[str], *, kind: Format | None = None, run: int | None = None, base: Sequence[str] = ()
+    sources: Sequence[str],
+    *,
+    kind: Format | None = None,
+    run: int | None = None,
+    base: Sequence[str] = (),
+    span: Span = WHOLE,
+    progress: Progress = _silent,
 ) -> Source:
     """A log of ours, a workload file, or traces; `base` are settings for what has none of its own.
+
+    `span`: only the requests of a log that arrived in it.
 
     Raises WorkloadError, LogError, OSError.
     """
     path = Path(sources[0])
-    if kind is None and len(sources) == 1:
-        if path.is_dir() or segment_of(path) is not None:
-            recording = read_recording(path, run)
-            return Source(
-                workload=based(recording.workload, base),
-                costs=fit(recording.durations, "measured in the log"),
-                recorded=None if base else recording.measures(),
-            )
-        if path.is_file() and _is_workload(path):
-            return Source(workload=based(read_workload(path), base), costs=Costs())
+    alone = kind is None and len(sources) == 1
+    if alone and (path.is_dir() or segment_of(path) is not None):
+        recording = read_recording(path, run, span, lambda done, total: progress("reading the log", done, total))
+        return Source(
+            workload=based(recording.workload, base),
+            costs=fit(recording.durations, "measured in the log"),
+            recorded=None if base else recording.measures(),
+        )
+    if span != WHOLE:
+        raise WorkloadError("only a log of ours can be cut by time: leave out --since and --until")
+    if alone and path.is_file() and _is_workload(path):
+        return Source(workload=based(read_workload(path), base), costs=Costs())
     return Source(workload=based(read_traces(sources, kind), base), costs=Costs())
 
 
@@ -95,17 +115,23 @@ def based(workload: Workload, base: Sequence[str]) -> Workload:
     return msgspec.structs.replace(workload, settings=settings, notes=(*workload.notes, note))
 
 
-def run_once(workload: Workload, costs: Costs, sets: Sequence[str] = (), seed: int = 0) -> Measures:
-    """One run in virtual time."""
+def run_once(
+    workload: Workload,
+    costs: Costs,
+    sets: Sequence[str] = (),
+    seed: int = 0,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Measures:
+    """One run in virtual time. `progress` hears which share of the calls has come."""
     with without_collector():
-        return World(workload, costs, change=partial(changed, sets=sets), seed=seed).run()
+        return World(workload, costs, change=partial(changed, sets=sets), seed=seed).run(progress)
 
 
-def simulate(source: Source, *, sets: Sequence[str] = (), seed: int = 0) -> Simulated:
+def simulate(source: Source, *, sets: Sequence[str] = (), seed: int = 0, progress: Progress = _silent) -> Simulated:
     """The settings as they are, the simulator's error, then the alternative."""
     workload = source.workload
     other = changed(workload.settings, sets)
-    baseline = run_once(workload, source.costs, seed=seed)
+    baseline = run_once(workload, source.costs, (), seed, lambda share: progress("the settings as they were", share, 1))
     return Simulated(
         source=workload.source,
         notes=workload.notes,
@@ -114,8 +140,11 @@ def simulate(source: Source, *, sets: Sequence[str] = (), seed: int = 0) -> Simu
         settings=workload.settings,
         errors=errors(source.recorded, baseline) if source.recorded is not None else (),
         baseline=baseline,
-        alternative=run_once(workload, source.costs, sets, seed) if sets else None,
+        alternative=run_once(workload, source.costs, sets, seed, lambda share: progress("the change", share, 1))
+        if sets
+        else None,
         sets=tuple(differences(workload.settings, other)),
+        recorded=source.recorded,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from replay.source_arguments import add_verb, introduction, source_of
+from replay.source_arguments import add_progress, add_verb, introduction, source_of
 
 if TYPE_CHECKING:
     from replay.measures import Measures
@@ -69,16 +69,19 @@ def add_command(verbs: Any, find_log: Callable[[], Path]) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="for the order in which load times are drawn")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_progress(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
     import msgspec
 
+    from replay.progress import Told
     from replay.simulate import simulate
 
-    source = source_of(args)
+    told = Told(args.progress)
+    source = source_of(args, told)
     began_s = time.process_time()
-    result = simulate(source, sets=args.sets, seed=args.seed)
+    result = simulate(source, sets=args.sets, seed=args.seed, progress=told)
     took_s = time.process_time() - began_s
     if args.json:
         print(msgspec.json.encode(result).decode())

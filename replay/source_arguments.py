@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from eventlog.errors import LogError
 
 if TYPE_CHECKING:
-    from replay.simulate import Source
+    from replay.recorded import Span
+    from replay.simulate import Progress, Source
 
 FORMATS = ("azure", "mooncake", "burstgpt", "csv", "llama-swap")
 
@@ -57,6 +59,8 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--format", choices=FORMATS, help="of the traces (default: what they look like)")
     group.add_argument("--run", type=_whole(1), dest="run_number", metavar="N", help="this run of the log")
+    group.add_argument("--since", metavar="TIME", help="of a log, what arrived from then on: 2h, 2026-03-01T12:00")
+    group.add_argument("--until", metavar="TIME", help="of a log, what arrived before then")
     group.add_argument("--keep-every", type=_whole(1), default=1, metavar="N", help="only one session of N")
     group.add_argument("--first", type=_whole(0), default=0, metavar="N", help="only the first N requests")
     group.add_argument("--stretch", type=_above_0, default=1.0, metavar="F", help="time between arrivals times F")
@@ -85,7 +89,11 @@ def _add_costs(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--cost", action="append", default=[], metavar="MODEL.KEY=X", help="the same for one model")
 
 
-def source_of(args: argparse.Namespace) -> "Source":
+def add_progress(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--progress", action="store_true", help="tell how far it is on stderr, as lines of JSON")
+
+
+def source_of(args: argparse.Namespace, progress: "Progress | None" = None) -> "Source":
     """As the arguments say. Raises LogError, WorkloadError, OSError."""
     import msgspec
 
@@ -93,7 +101,14 @@ def source_of(args: argparse.Namespace) -> "Source":
     from replay.simulate import load_source
     from replay.workload import first, keep_every, spread, stretch
 
-    source = load_source(args.sources, kind=args.format, run=args.run_number, base=[] if args.spread else args.base)
+    source = load_source(
+        args.sources,
+        kind=args.format,
+        run=args.run_number,
+        base=[] if args.spread else args.base,
+        span=span_of(args.since, args.until),
+        progress=progress or (lambda stage, done, total: None),
+    )
     workload = source.workload
     if args.spread:
         from replay.simulate import based
@@ -106,6 +121,31 @@ def source_of(args: argparse.Namespace) -> "Source":
     return msgspec.structs.replace(
         source, workload=workload, costs=costs, recorded=source.recorded if is_whole else None
     )
+
+
+def span_of(since: str | None, until: str | None) -> "Span":
+    """A stretch of a log's time. Raises WorkloadError where it is none."""
+    from replay.recorded import Span
+    from replay.workload import WorkloadError
+
+    now_us = time.time_ns() // 1000
+    span = Span(since_us=_moment("--since", since, now_us), until_us=_moment("--until", until, now_us))
+    if span.until_us and span.until_us <= span.since_us:
+        raise WorkloadError(f"--until {until} is not after --since {since}")
+    return span
+
+
+def _moment(option: str, text: str | None, now_us: int) -> int:
+    from projections.errors import QuestionFailed
+    from projections.questions import time_us
+    from replay.workload import WorkloadError
+
+    if not text:
+        return 0
+    try:
+        return time_us(text, now_us)
+    except QuestionFailed as error:
+        raise WorkloadError(f"{option}: {error}") from error
 
 
 def introduction(source: "Source") -> str:

@@ -53,6 +53,8 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     """Place of the recommended trial."""
     why: str
     optimum_arrival: Optimum | None = None
+    recorded: Measures | None = None
+    """What really happened, where it can be compared."""
 
     @property
     def current(self) -> Trial:
@@ -129,6 +131,7 @@ def tune(
         recommended=tried.index(choice),
         why=trade_off(current, choice),
         optimum_arrival=arrival,
+        recorded=source.recorded,
     )
 
 

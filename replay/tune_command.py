@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from replay.source_arguments import add_verb, introduction, source_of
+from replay.source_arguments import add_progress, add_verb, introduction, source_of
 
 if TYPE_CHECKING:
     from replay.tune import Trial, Tuned
@@ -66,20 +66,28 @@ def add_command(verbs: Any, find_log: Callable[[], Path]) -> None:
     parser.add_argument("--seed", type=int, default=0, help="for the order in which load times are drawn")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a report with figures, readable offline")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_progress(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
     import msgspec
 
     from replay.alternatives import config_lines
-    from replay.progress import Bar
+    from replay.progress import Bar, Told
     from replay.tune import default_sweeps, grid, tune
 
-    source = source_of(args)
+    told = Told(args.progress)
+    source = source_of(args, told)
     settings = source.workload.settings
     trials = grid(settings, dict(args.sweeps) or default_sweeps(settings))
     bar = Bar(len(trials))
     began_s = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        bar.show(done, f"{done} of {total} settings")
+        told("trying settings", done, total)
+
+    show(0, len(trials))
     try:
         tuned = tune(
             source,
@@ -87,7 +95,7 @@ def _run(args: argparse.Namespace) -> int:
             seed=args.seed,
             jobs=args.jobs,
             optimum=args.optimum,
-            progress=lambda done, total: bar.show(done, f"{done} of {total} settings"),
+            progress=show,
         )
     finally:
         bar.close()

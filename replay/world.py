@@ -28,6 +28,9 @@ from router.scheduler import State, step
 START_US = 1_000_000_000_000
 """Time of the first event: any moment but 0, which means never."""
 
+PROGRESS_EVERY = 250
+"""Calls."""
+
 Change = Callable[[SchedulerSettings], SchedulerSettings]
 """Another setting for the whole run, reloads included."""
 
@@ -87,8 +90,8 @@ class World:
             e.TimerSet: self._arm,
         }
 
-    def run(self) -> Measures:
-        """Until nothing is going to happen any more."""
+    def run(self, progress: Callable[[float], None] = lambda share: None) -> Measures:
+        """Until nothing is going to happen any more. `progress` hears which share of the calls has come."""
         self._do(e.RouterStarted(config=self._change(self.workload.settings), at_us=self.now_us, run=1))
         opening = []
         for call in self.workload.calls:
@@ -100,9 +103,12 @@ class World:
             self._plan(START_US + at_us, self._happen, what)
         opening.sort(key=lambda arrival: (arrival[0], arrival[1].number), reverse=True)
         heap = self._heap
+        whole = len(opening)
         while opening or heap:
             if opening and (not heap or opening[-1][0] <= heap[0][0]):
                 self.now_us, call = opening.pop()
+                if len(opening) % PROGRESS_EVERY == 0:
+                    progress(1 - len(opening) / whole)
                 self._arrive(call)
             else:
                 self.now_us, _, what_to_do, about = heappop(heap)

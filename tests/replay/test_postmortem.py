@@ -421,6 +421,20 @@ def test_the_command_gives_text_json_and_a_page(tmp_path: Path, capsys: pytest.C
     assert (tmp_path / "crash.html").read_text().startswith("<!doctype html>")
 
 
+def test_a_crash_can_be_named_by_its_seq(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The number counts from the log's beginning, which retention moves; the seq stays."""
+    an_evening(tmp_path)
+    assert main(["postmortem", str(tmp_path), "--json"]) == 0
+    seq = json.loads(capsys.readouterr().out)[0]["seq"]
+
+    assert main(["postmortem", str(tmp_path), "--crash", f"#{seq}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["incident"]["seq"] == seq
+    assert main(["postmortem", str(tmp_path), "--crash", "#1"]) == 1
+    assert "no crash with the seq #1" in capsys.readouterr().err
+    assert main(["postmortem", str(tmp_path), "--crash", "last"]) == 1
+    assert "--crash last: expected a number" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", [["--html", "x.html"], ["--bundle", "x.zip"]])
 def test_a_file_needs_to_be_told_which_crash(tmp_path: Path, option: list[str]) -> None:
     an_evening(tmp_path)

@@ -14,7 +14,7 @@ from eventlog import events as e
 from replay.alternatives import changed, config_lines, differences
 from replay.costs import Costs, ModelCosts, Phase, with_costs
 from replay.fit import fit, solve_nonnegative
-from replay.recorded import read_recording
+from replay.recorded import Span, read_recording
 from replay.simulate import Simulated, load_source, run_once, simulate
 from replay.verify import verify
 from replay.workload import Call, WorkloadError
@@ -307,3 +307,52 @@ def test_a_log_that_was_thinned_is_not_compared_with_what_was_recorded(
 ) -> None:
     assert main(["replay", "simulate", str(log), "--keep-every", "2", "--json"]) == 0
     assert msgspec.json.decode(capsys.readouterr().out)["errors"] == []
+
+
+def test_a_part_of_a_log_is_simulated_and_compared_with_that_part(log: Path) -> None:
+    """What arrived in the span, and no more, on both sides of the comparison; costs come from before it as well."""
+    whole = read_recording(log)
+    arrived = [outcome.arrived_us for outcome in whole.outcomes]
+    span = Span(since_us=arrived[60], until_us=arrived[180])
+
+    source = load_source([str(log)], span=span)
+
+    assert len(source.workload.calls) == 120
+    assert source.workload.calls[0].at_us == 0
+    assert source.recorded is not None
+    assert source.recorded.requests == 120
+    assert 0 < source.recorded.swaps < whole.measures().swaps
+    assert any("a part of it: 120 requests" in note for note in source.workload.notes)
+    assert source.costs.models.keys() == {"a", "b"}
+    result = simulate(source)
+    assert result.baseline.requests == 120
+    assert result.recorded == source.recorded
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--since", "yesterdayish"], "--since: 'yesterdayish' is no time"),
+        (["--since", "2h", "--until", "3h"], "--until 3h is not after --since 2h"),
+        (["--since", "2000-01-01", "--until", "2000-01-02"], "served no request in that time"),
+    ],
+)
+def test_a_part_that_cannot_be_is_told_in_one_line(
+    log: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", "simulate", str(log), *options]) == 1
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", [["simulate", "--set", "QUEUE_HEAD_GRACE=9"], ["tune", "--sweep", "NUM_GPUS=1,2"]])
+def test_progress_is_told_to_a_program_line_by_line(
+    log: Path, verb: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", verb[0], str(log), *verb[1:], "--json", "--progress"]) == 0
+
+    out, err = capsys.readouterr()
+    told = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    assert told[0]["stage"] == "reading the log"
+    assert all(0 <= each["done"] <= each["total"] for each in told)
+    assert len({each["stage"] for each in told}) >= 2
+    assert json.loads(out)["recorded"]["requests"] == 240
