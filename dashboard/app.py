@@ -1,12 +1,14 @@
 """What the dashboard answers: questions to the tables, as JSON.
 
     GET  /health                        how far the tables are
+    GET  /dash/api/stream               which tables change, as server-sent events; Last-Event-ID
     GET  /api/questions                 questions with a name
     GET  /api/ask/{name}                its answer; since, until (2h, 2026-03-01, seconds since 1970), model
     POST /api/sql {"sql": "SELECT ..."} any question that reads
     GET  /dash, /dash/...               the pages, each a module of PAGES
 
 An answer has `columns`, `types` and `rows`; a mistake is {"error": {"message": ...}}, as everywhere in the router.
+While the tables are being built, everything but /health is answered 503, since every number would be too small.
 """
 
 import time
@@ -14,10 +16,12 @@ from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dashboard import assets, overview
 from dashboard.history import History
+from dashboard.news import News, TooMany
 from projections import questions
 from projections.errors import QuestionFailed
 from projections.output import plain
@@ -25,6 +29,7 @@ from projections.sandbox import Answer
 
 TIME_LIMIT_S = 30.0
 MAX_ROWS = 100_000
+SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 PAGES = (overview,)
@@ -43,9 +48,11 @@ class SqlQuestion(msgspec.Struct, forbid_unknown_fields=True):
     max_rows: int = 0
 
 
-def create_app(history: History) -> FastAPI:
-    """The application on top of these tables."""
+def create_app(history: History, news: News | None = None) -> FastAPI:
+    """The application on top of these tables; without `news`, nothing is ever said to change."""
+    told = news or News()
     app = FastAPI(title="llama-router dashboard", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Door, history=history)
 
     @app.exception_handler(QuestionFailed)
     async def mistaken(request: Request, error: QuestionFailed) -> JSONResponse:
@@ -58,6 +65,15 @@ def create_app(history: History) -> FastAPI:
     @app.get("/health")
     async def health() -> dict[str, Any]:
         return history.state()
+
+    @app.get("/dash/api/stream")
+    async def stream(request: Request) -> Response:
+        came_back = request.headers.get("last-event-id", "")
+        try:
+            events = told.listen(int(came_back) if came_back.isdecimal() else None)
+        except TooMany as problem:
+            return _error(503, "service_unavailable", str(problem))
+        return StreamingResponse(events, headers=SSE_HEADERS, media_type="text/event-stream")
 
     @app.get("/api/questions")
     async def named() -> list[dict[str, str]]:
@@ -83,6 +99,28 @@ def create_app(history: History) -> FastAPI:
         return _answer(await history.ask(asked.sql, asked.parameters, time_limit_s=limit_s, max_rows=max_rows))
 
     return app
+
+
+class Door:
+    """Answers 503 while the tables are being built; whoever passes that on knows it by the header.
+
+    HEAD is taken as GET: uvicorn leaves out the body.
+    """
+
+    def __init__(self, app: ASGIApp, history: History) -> None:
+        self._app = app
+        self._history = history
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != "/health" and not self._history.is_ready:
+            message = f"the history is being read from the log: {self._history.built:.0%} done"
+            answer = _error(503, "service_unavailable", message)
+            answer.headers["x-not-ready"] = "1"
+            await answer(scope, receive, send)
+        elif scope["type"] == "http" and scope["method"] == "HEAD":
+            await self._app({**scope, "method": "GET"}, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 def _answer(answer: Answer) -> JSONResponse:

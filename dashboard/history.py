@@ -13,6 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from eventlog.segments import STREAMS, Segment, list_segments, stored_bytes
+from projections.database import MEMORY_MIB
+from projections.definitions import definitions
 from projections.projector import Projector
 from projections.sandbox import Answer, ask
 
@@ -23,12 +26,34 @@ READERS = 2
 
 
 class History:
-    """Call `start`, then `ask`; `close` at the end. `failed` hears of what ended the thread, if something did."""
+    """Call `start`, then `ask`; `close` at the end."""
 
-    def __init__(self, log_dir: Path, db_path: Path, failed: Callable[[BaseException], None]) -> None:
-        """Opens the file, or takes it over: whoever else has it is a dashboard that is ending. Raises LogError."""
-        self._projector = Projector(log_dir, db_path, take_over=True)
+    def __init__(
+        self,
+        log_dir: Path,
+        db_path: Path,
+        failed: Callable[[BaseException], None],
+        changed: Callable[[frozenset[str], int], None] = lambda tables, seq: None,
+        *,
+        memory_mib: int = MEMORY_MIB,
+        threads: int | None = None,
+    ) -> None:
+        """Opens the file, or takes it over: whoever else has it is a dashboard that is ending. Raises LogError.
+
+        `failed` hears of what ended the thread, if something did; `changed`, after each batch, which tables took
+        lines, and the seq that they have reached. Both are called by that thread.
+        """
+        self._building = _Building(log_dir)
+        self._projector = Projector(
+            log_dir,
+            db_path,
+            take_over=True,
+            progress=self._building.begun,
+            memory_mib=memory_mib,
+            threads=threads,
+        )
         self._failed = failed
+        self._changed = changed
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="question")
         self._thread = threading.Thread(target=self._follow, name="projector", daemon=True)
         self._closing = threading.Event()
@@ -51,10 +76,27 @@ class History:
             self._readers, self._ask, sql, parameters, time_limit_s, max_rows
         )
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the tables hold all that was in the log when they were begun: before that, numbers are too small."""
+        return self._caught_up
+
+    @property
+    def built(self) -> float:
+        """How much of the log has been read, from 0 to 1, while they are not ready."""
+        return self._building.fraction
+
+    @property
+    def applied(self) -> dict[str, int]:
+        """Stream to the seq of the last line that is in the tables; 0 for none."""
+        with self._projector.cursor() as cursor:
+            return dict(cursor.execute("SELECT stream, seq FROM applied").fetchall())
+
     def state(self) -> dict[str, Any]:
         """How far the tables are."""
         return {
             "caught_up": self._caught_up,
+            "built": 1.0 if self._caught_up else round(self.built, 3),
             "rebuilt_because": self._projector.rebuilt_because,
             "idle_s": round(time.monotonic() - self._applied_at_s, 3),
         }
@@ -71,14 +113,45 @@ class History:
             return ask(cursor, sql, parameters, time_limit_s=time_limit_s, max_rows=max_rows)
 
     def _follow(self) -> None:
+        rebuilt_because = self._projector.rebuilt_because
         try:
             while not self._closing.is_set():
-                if self._projector.poll():
+                some = self._projector.poll()
+                if rebuilt_because != self._projector.rebuilt_because:
+                    rebuilt_because = self._projector.rebuilt_because
+                    self._caught_up = False
+                if some:
                     self._applied_at_s = time.monotonic()
+                    self._tell()
                 elif not self._caught_up:
                     self._caught_up = True
+                    self._projector.changed = {definition.name for definition in definitions()}
+                    self._tell()
                     self._caught_up_once.set()
                 self._closing.wait(self._projector.pause_s() if self._caught_up else 0)
         except Exception as error:
             logger.error("the dashboard's tables cannot be kept up to date: %s", error)
             self._failed(error)
+
+    def _tell(self) -> None:
+        tables, self._projector.changed = self._projector.changed, set()
+        if self._caught_up:
+            self._changed(frozenset(tables), max(self._projector.applied.values()))
+
+
+class _Building:
+    """How far a build is, by the segments that have been begun."""
+
+    def __init__(self, log_dir: Path) -> None:
+        self._log_dir = log_dir
+        self._done_bytes = 0
+        self._begun_bytes = 0
+
+    def begun(self, segment: Segment) -> None:
+        self._done_bytes += self._begun_bytes
+        self._begun_bytes = stored_bytes(segment)
+
+    @property
+    def fraction(self) -> float:
+        total = sum(stored_bytes(segment) for stream in STREAMS for segment in list_segments(self._log_dir, stream))
+        return min(1.0, self._done_bytes / total) if total else 0.0

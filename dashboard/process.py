@@ -1,27 +1,21 @@
 """The dashboard's process: `python -m dashboard.process --log DIR --db FILE --socket PATH`.
 
 It listens on a UNIX socket that only its owner can open, runs at low priority, and ends at SIGTERM. It never writes to
-the log.
+the log. What it serves is in `serving.py`, which is imported once the priority is low: that alone takes half a second.
 """
 
 import argparse
 import asyncio
 import logging
 import os
-import signal
-import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 
-import uvicorn
-
-from dashboard.app import create_app
-from dashboard.history import History
-from eventlog.errors import LogError
-
 NICENESS = 10
+FIRST_TO_DIE = 500
+"""Where memory runs out, the kernel takes this process before the router and its models."""
+MEMORY_MIB = 1024
 BROKEN = 1
 
 
@@ -31,66 +25,23 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--log", type=Path, required=True, metavar="DIR", help="directory of the event log")
     parser.add_argument("--db", type=Path, required=True, metavar="FILE", help="the database, made if need be")
     parser.add_argument("--socket", type=Path, required=True, metavar="PATH", help="UNIX socket to listen on")
+    parser.add_argument("--memory", type=int, default=MEMORY_MIB, metavar="MIB", help="memory for the database")
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads for the database")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     os.nice(NICENESS)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(FIRST_TO_DIE))
+    from dashboard.serving import serve
+    from eventlog.errors import LogError
+
     try:
-        return asyncio.run(serve(args.log, args.db, args.socket))
+        failed = asyncio.run(serve(args.log, args.db, args.socket, memory_mib=args.memory, threads=args.threads))
     except LogError as error:
         print(f"llama-router dashboard: {error}", file=sys.stderr)
         return BROKEN
-
-
-async def serve(log_dir: Path, db_path: Path, socket_path: Path) -> int:
-    """Until a signal, or until the tables cannot be kept."""
-    loop = asyncio.get_running_loop()
-    over = asyncio.Event()
-    exit_code = 0
-
-    def failed(error: BaseException) -> None:
-        nonlocal exit_code
-        exit_code = BROKEN
-        loop.call_soon_threadsafe(over.set)
-
-    history = History(log_dir, db_path, failed)
-    history.start()
-    try:
-        config = uvicorn.Config(create_app(history), log_config=None, access_log=False, lifespan="off", ws="none")
-        server = Server(config)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, over.set)
-        with listening(socket_path) as sock:
-            serving = asyncio.ensure_future(server.serve(sockets=[sock]))
-            serving.add_done_callback(lambda _: over.set())
-            await over.wait()
-            server.should_exit = True
-            await serving
-    finally:
-        history.close()
-    return exit_code
-
-
-class Server(uvicorn.Server):
-    """Leaves signals to us."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-@contextmanager
-def listening(path: Path) -> Iterator[socket.socket]:
-    """A socket at this path, in the place of one that an earlier process left; gone afterwards."""
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        before = os.umask(0o177)
-        try:
-            sock.bind(str(path))
-        finally:
-            os.umask(before)
-        sock.listen(64)
-        yield sock
-    path.unlink(missing_ok=True)
+    return BROKEN if failed else 0
 
 
 if __name__ == "__main__":

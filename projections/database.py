@@ -15,7 +15,7 @@ from projections.errors import DatabaseLocked, DatabaseUnusable
 logger = logging.getLogger("llama_router.projections")
 
 SET_ASIDE = ".set-aside"
-MEMORY_LIMIT = "1GB"
+MEMORY_MIB = 1024
 
 _ABOUT = """
 CREATE TABLE about (fingerprint VARCHAR, duckdb VARCHAR);
@@ -25,11 +25,11 @@ CREATE MACRO not_negative(x) AS CASE WHEN x < 0 THEN 0 ELSE x END;
 """
 
 
-def open_database(path: Path) -> duckdb.DuckDBPyConnection:
+def open_database(path: Path, *, memory_mib: int = MEMORY_MIB, threads: int | None = None) -> duckdb.DuckDBPyConnection:
     """The database as it is. Raises DatabaseLocked, DatabaseUnusable and, where there is none, FileNotFoundError."""
     path.stat()
     try:
-        connection = _connect(path)
+        connection = _connect(path, memory_mib, threads)
     except duckdb.Error as error:
         if "lock on file" in str(error):
             raise DatabaseLocked(f"{path} is in use by another process: {_first_line(error)}") from error
@@ -45,11 +45,11 @@ def open_database(path: Path) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def new_database(path: Path) -> duckdb.DuckDBPyConnection:
+def new_database(path: Path, *, memory_mib: int = MEMORY_MIB, threads: int | None = None) -> duckdb.DuckDBPyConnection:
     """An empty database with our tables, in the place of whatever was there."""
     make_room(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    connection = _connect(path)
+    connection = _connect(path, memory_mib, threads)
     connection.execute("BEGIN")
     connection.execute(_ABOUT)
     connection.execute("INSERT INTO about VALUES (?, ?)", [fingerprint(), duckdb.__version__])
@@ -70,12 +70,13 @@ def make_room(path: Path) -> None:
     path.with_name(path.name + ".wal").unlink(missing_ok=True)
 
 
-def _connect(path: Path) -> duckdb.DuckDBPyConnection:
+def _connect(path: Path, memory_mib: int, threads: int | None) -> duckdb.DuckDBPyConnection:
     # Questions are asked of the same instance (DuckDB lets only one process write), so it can touch nothing else.
     return duckdb.connect(
         str(path),
         config={
-            "memory_limit": MEMORY_LIMIT,
+            "memory_limit": f"{memory_mib}MiB",
+            **({"threads": str(threads)} if threads else {}),
             "enable_external_access": "false",
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
@@ -26,7 +27,7 @@ from eventlog.codec import stored_crc
 from eventlog.housekeeping import read_header
 from eventlog.segments import STREAMS, Segment, Stream, list_segments
 from projections.columns import columns
-from projections.database import new_database, open_database
+from projections.database import MEMORY_MIB, new_database, open_database
 from projections.definitions import definitions
 from projections.errors import DatabaseLocked, DatabaseUnusable
 from projections.lines import BATCH_BYTES, Lines, LogChanged, seq_of, type_of
@@ -53,11 +54,16 @@ class Projector:
         *,
         take_over: bool = False,
         progress: Progress = lambda segment: None,
+        memory_mib: int = MEMORY_MIB,
+        threads: int | None = None,
     ) -> None:
         self.log_dir = log_dir
         self.db_path = db_path
         self.rebuilt_because = ""
+        self.changed: set[str] = set()
+        """Tables that have taken lines; whoever reads it empties it."""
         self._progress = progress
+        self._limits: dict[str, Any] = {"memory_mib": memory_mib, "threads": threads}
         self._lines: dict[Stream, Lines] = {}
         self._first_seqs: dict[Stream, int] = {}
         self._took_s = 0.0
@@ -65,7 +71,7 @@ class Projector:
         self._connection: duckdb.DuckDBPyConnection | None = None
         list_segments(log_dir, "events")
         try:
-            self._connection = open_database(db_path)
+            self._connection = open_database(db_path, **self._limits)
             self._follow()
         except FileNotFoundError:
             self.start_over("there was none")
@@ -126,7 +132,7 @@ class Projector:
         self.close()
         self.rebuilt_because = why
         logger.info("building %s from the log %s: %s", self.db_path, self.log_dir, why)
-        self._connection = new_database(self.db_path)
+        self._connection = new_database(self.db_path, **self._limits)
         self._seed()
         self._follow()
 
@@ -178,6 +184,8 @@ class Projector:
                 for step in definition.steps:
                     if step.wants(types):
                         self._run(step.sql)
+                        if "*" not in step.types:
+                            self.changed.add(definition.name)
         place = [seq_of(lines[-1]), stored_crc(lines[-1]), stream]
         self._run("UPDATE applied SET seq = ?, crc = ? WHERE stream = ?", place)
 

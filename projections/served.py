@@ -35,6 +35,8 @@ def ask_served(
         raise NotServed(f"the dashboard at {path} does not answer: {error}") from error
     finally:
         connection.close()
+    if response.status == 503:
+        raise NotServed(f"the dashboard at {path} is not ready: {told['error']['message']}")
     if response.status != 200:
         raise QuestionFailed(told["error"]["message"])
     rows = [tuple(row) for row in told["rows"]]

@@ -35,6 +35,7 @@ __all__ = [
     "Config",
     "ConfigErrors",
     "Cost",
+    "DashboardConfig",
     "KeyConfig",
     "Limits",
     "LogConfig",
@@ -103,6 +104,15 @@ class LogConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DashboardConfig:
+    """The dashboard's process, and how much of the machine its questions may take."""
+
+    on: bool = True
+    memory_mib: int = 1024
+    threads: int = 2
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Everything the router runs by."""
 
@@ -122,6 +132,7 @@ class Config:
     state_dir: Path
     history_db: Path
     """Where the dashboard keeps its disposable DuckDB file."""
+    dashboard: DashboardConfig = DashboardConfig()
     config_path: Path | None = None
     presets_path: Path | None = None
     gpu_count_from: Literal["config", "nvml", "pins"] = "pins"
@@ -183,6 +194,7 @@ class Config:
             "log": asdict(self.log),
             "run_dir": str(self.run_dir),
             "history_db": str(self.history_db),
+            "dashboard": asdict(self.dashboard),
             "config_path": str(self.config_path),
             "presets_path": str(self.presets_path),
             "default_model": self.default_model,
@@ -260,6 +272,9 @@ def load(
         state_dir=places.state,
         child_transport=values["CHILD_TRANSPORT"],
         history_db=places.history_db,
+        dashboard=DashboardConfig(
+            on=values["DASHBOARD"], memory_mib=values["DASHBOARD_MEMORY_MIB"], threads=values["DASHBOARD_THREADS"]
+        ),
         config_path=config_path,
         presets_path=presets_path,
         gpu_count_from=count_from,

@@ -96,7 +96,7 @@ async def _demo(args: argparse.Namespace, weights: Path, home: Path) -> int:
         complete = answered == args.requests
         print(f"{answered} of {args.requests} requests were answered in full", flush=True)
         if not args.once:
-            print(f"still serving; try:\n  {_example(url)}\nCtrl-C ends it", flush=True)
+            print(f"still serving; look at {url}/dash, or try:\n  {_example(url)}\nCtrl-C ends it", flush=True)
             await router.wait()
         return 0 if complete else 1
     finally:

@@ -15,8 +15,6 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from pathlib import Path
 
 from eventlog.events import Orphan
 from router import proc
@@ -40,11 +38,6 @@ class Ended:
     killed: bool
     """SIGTERM was not enough."""
     gone: bool
-
-
-def directory_id(log_dir: Path) -> str:
-    """Names a router by its event log, of which it is the only writer: two routers never end each other's children."""
-    return sha256(os.fsencode(log_dir.resolve())).hexdigest()[:12]
 
 
 def marker(directory: str, run: int, replica: str) -> str:

@@ -7,6 +7,7 @@ not be made or written is a mistake of the configuration, found before anything 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from router.problems import Findings, Problem
@@ -14,10 +15,9 @@ from router.settings import Values, complete, read_outside
 
 NAME = "llama-router"
 
-DASHBOARD_SOCKET = "dashboard.sock"
 SOCKET_BYTES = 100
 """A socket path may have 107 bytes on Linux and fewer elsewhere; llama-server cuts a longer one without a word."""
-SOCKET_NAME_BYTES = len("/0123456789.sock")
+SOCKET_NAME_BYTES = len("/012345-01234567.sock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,18 @@ def history_db(environ: Mapping[str, str] = os.environ) -> Path:
 
 def dashboard_socket(environ: Mapping[str, str] = os.environ) -> Path:
     """The same for the socket of the dashboard's process."""
-    return _places_without_config(environ).run / DASHBOARD_SOCKET
+    places = _places_without_config(environ)
+    return dashboard_socket_in(places.run, places.log)
+
+
+def dashboard_socket_in(run: Path, log: Path) -> Path:
+    """Where the dashboard of the router with this event log listens; several routers may share a run directory."""
+    return run / f"dashboard-{directory_id(log)[:6]}.sock"
+
+
+def directory_id(log: Path) -> str:
+    """Names a router by its event log, of which it is the only writer: two routers never end each other's children."""
+    return sha256(os.fsencode(log.resolve())).hexdigest()[:12]
 
 
 def _places_without_config(environ: Mapping[str, str]) -> Places:

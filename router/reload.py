@@ -12,7 +12,18 @@ from router.config import Config, ConfigErrors
 
 log = logging.getLogger("llama_router.reload")
 
-NEEDS_RESTART = ("host", "port", "log_dir", "log", "run_dir", "state_dir", "child_transport", "cors_origins")
+NEEDS_RESTART = (
+    "host",
+    "port",
+    "log_dir",
+    "log",
+    "run_dir",
+    "state_dir",
+    "history_db",
+    "dashboard",
+    "child_transport",
+    "cors_origins",
+)
 """Taken once, at the start."""
 
 

@@ -16,7 +16,7 @@ from router.child_log import ChildLogs
 from router.config import Config
 from router.download import Downloads
 from router.logs_command import children_dir
-from router.orphans import directory_id
+from router.places import directory_id
 from router.process import adopt_orphans
 from router.replica import Replica
 from router.spawn import remove_stale_sockets

@@ -36,9 +36,11 @@ from router.api.view import View
 from router.client import ClientProtocol
 from router.clock import RunClock
 from router.config import Config
+from router.dashboard import Dashboard
 from router.gpus import Gpus
 from router.loop import Loop
-from router.orphans import directory_id, end_orphans
+from router.orphans import end_orphans
+from router.places import directory_id
 from router.relay import Relay
 from router.reload import Reloader
 from router.replicas import Replicas
@@ -127,6 +129,7 @@ class Router:
         )
         self._salt = salt
         self._started = started
+        self._dashboard = Dashboard(config, self._loop.run) if config.dashboard.on else None
         self._reloader = Reloader(config, read_config, self._reconfigure)
         self._background: list[asyncio.Task[None]] = []
         self._relay: Relay
@@ -165,7 +168,15 @@ class Router:
         gate = Gate()
         relay = self._relay = Relay(self._loop, self._replicas, self._config, self._salt, gate=gate)
         services = self._services = Services(
-            self._loop, self._config, relay, self._replicas, self._gpus, self._started, gate, self._view
+            self._loop,
+            self._config,
+            relay,
+            self._replicas,
+            self._gpus,
+            self._started,
+            gate,
+            self._view,
+            dashboard=self._dashboard.endpoint if self._dashboard is not None else None,
         )
         self._loop.subscribe(self._watch)
         self._loop.post(*self._first_facts)
@@ -179,11 +190,14 @@ class Router:
             asyncio.create_task(Sampler(self._loop, self._replicas.endpoint).run()),
             asyncio.create_task(self._wedge_watch(relay).run()),
         ]
+        if self._dashboard is not None:
+            self._background.append(asyncio.create_task(self._dashboard.run()))
         self._asyncio.call_later(STARTED_S, freeze_what_stays)
         await self._done.wait()
         for task in self._background:
             task.cancel()
         await self._replicas.stop_all()
+        await asyncio.gather(*self._background, return_exceptions=True)
         relay.close()
         server.should_exit = True
         await asyncio.wait([serving], timeout=FLUSH_S)

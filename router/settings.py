@@ -132,6 +132,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("RUN_DIR", "", text, "sockets of the children; private to the user", "RUN_DIR"),
     Setting("HISTORY_DB_PATH", "", text, "the dashboard's disposable DuckDB file", "HISTORY_DB_PATH"),
     Setting("LLAMA_SERVER", (), command, "the llama-server binary", top_key="llama-server-executable"),
+    # the dashboard
+    Setting("DASHBOARD", True, flag, "run the dashboard's process beside the router"),
+    Setting("DASHBOARD_MEMORY_MIB", 1024, integer(64, 1 << 20), "memory for its database"),
+    Setting("DASHBOARD_THREADS", 2, integer(1, 1024), "threads for its database"),
     # the front door
     Setting("HOST", "127.0.0.1", text, "address to listen on", "ROUTER_HOST"),
     Setting("PORT", 11434, integer(0, 65535), "port to listen on; 0 for any free one", top_key="API-port"),

@@ -54,7 +54,7 @@ class Child:
 def unix_endpoint(run_dir: Path, directory: str) -> Endpoint:
     """A fresh socket path in the run directory, and a key.
 
-    `directory` is the `orphans.directory_id` of this router: several may share a run directory. Raises SpawnError when
+    `directory` is the `places.directory_id` of this router: several may share a run directory. Raises SpawnError when
     the path would be too long to listen on, or when others may write to the directory and put a socket of theirs there.
     """
     path = os.fspath(run_dir.absolute() / f"{directory[:6]}-{secrets.token_hex(4)}.sock")

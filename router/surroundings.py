@@ -51,7 +51,7 @@ class Surroundings:
     llama_server: tuple[str, ...]
     run_dir: Path
     directory: str
-    """`orphans.directory_id` of this router."""
+    """`places.directory_id` of this router."""
     run: int
     timings: Timings
     transport: Literal["unix", "tcp"] = "unix"

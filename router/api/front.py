@@ -10,9 +10,10 @@ from collections.abc import Collection
 from typing import Any
 
 from router import errors, routes
-from router.api import access, health
+from router.api import access, dash, health
 from router.api.cors import App, Cors, Receive, Scope, Send
 from router.api.services import Services
+from router.body import BodyStore
 
 log = logging.getLogger("llama_router.api")
 
@@ -26,11 +27,14 @@ class Front:
         self._services: Services | None = None
         self._relay: App | None = None
         self._app: asyncio.Task[App] | None = None
+        self._dash: App | None = None
 
     def serve(self, services: Services, relay: App) -> None:
         """From now on requests are taken. `relay` gets those of llama-server's routes."""
         self._services = services
         self._relay = relay
+        bodies = BodyStore(services.config.run_dir, memory_limit=dash.BODY_MAX, body_limit=dash.BODY_MAX)
+        self._dash = dash.Dash(services.dashboard, bodies)
         self._app = asyncio.create_task(asyncio.to_thread(_create, services))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,8 +61,22 @@ class Front:
             except errors.RouterError as problem:
                 await health.send_error(scope, send, problem)
                 return
+            if path == "/" and scope["method"] in ("GET", "HEAD"):
+                await _lead_to_dash(send)
+                return
+            if dash.is_for_dashboard(scope["method"], path):
+                assert self._dash is not None
+                await self._dash(scope, receive, send)
+                return
             app = self._app.result() if self._app.done() else await asyncio.shield(self._app)
             await app(scope, receive, send)
+
+
+async def _lead_to_dash(send: Send) -> None:
+    """Relative, so that it leads there under the path of a proxy as well."""
+    headers = [(b"location", b"dash"), (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 307, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def _create(services: Services) -> App:

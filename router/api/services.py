@@ -16,6 +16,7 @@ from router.api.view import View
 from router.config import Config
 from router.gpus import Sample
 from router.scheduler.state import State
+from router.upstream import Endpoint
 
 T = TypeVar("T")
 
@@ -95,6 +96,8 @@ class Services:
     gate: Gate = field(default_factory=Gate)
     view: View = field(default_factory=View)
     counters: Counters = field(default_factory=Counters)
+    dashboard: Endpoint | None = None
+    """Where the dashboard's process listens, if there is one."""
     _ops: "dict[int, asyncio.Future[AdminDone]]" = field(default_factory=dict)
     _kept: "set[asyncio.Task[Any]]" = field(default_factory=set)
 

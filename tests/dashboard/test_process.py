@@ -15,6 +15,7 @@ from projections.errors import QuestionFailed
 from projections.sandbox import Answer
 from projections.served import NotServed, ask_served
 from router.cli import main
+from router.places import dashboard_socket_in
 from tests.projections.logs import Story, arrives, unruly_log
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,7 @@ class Dashboard:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.socket = folder / "run" / "dashboard.sock"
+        self.socket = dashboard_socket_in(folder / "run", folder / "log")
         self.socket.parent.mkdir(mode=0o700, exist_ok=True)
         options = {"--log": folder / "log", "--db": folder / "history.duckdb", "--socket": self.socket}
         arguments = [str(each) for pair in options.items() for each in pair]

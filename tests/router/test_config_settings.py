@@ -360,9 +360,9 @@ def test_a_preset_beside_a_named_config_goes_with_it(desk: Desk) -> None:
 
 
 def test_a_run_directory_too_long_for_sockets_is_a_mistake(desk: Desk) -> None:
-    problem = desk.mistake({"RUN_DIR": "/tmp/" + "x" * 80})
-    assert (problem.key, problem.allowed) == ("RUN_DIR", "a path of at most 84 bytes")
-    assert desk.load({"RUN_DIR": "/tmp/" + "x" * 79}).run_dir
+    problem = desk.mistake({"RUN_DIR": "/tmp/" + "x" * 75})
+    assert (problem.key, problem.allowed) == ("RUN_DIR", "a path of at most 79 bytes")
+    assert desk.load({"RUN_DIR": "/tmp/" + "x" * 74}).run_dir
 
 
 def test_a_home_too_long_for_sockets_is_stepped_around(tmp_path: Path) -> None:

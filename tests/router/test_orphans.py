@@ -12,7 +12,8 @@ import pytest
 
 from eventlog.events import Orphan
 from router import proc
-from router.orphans import directory_id, end_orphans, marker
+from router.orphans import end_orphans, marker
+from router.places import directory_id
 from router.spawn import MARKER
 
 ROUTER = """

@@ -77,7 +77,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-QUICK = {"LOAD_POLL_INTERVAL": 0.05, "UNLOAD_POLL_INTERVAL": 0.05, "UNLOAD_POLL_TIMEOUT": 1.0}
+QUICK = {
+    "LOAD_POLL_INTERVAL": 0.05,
+    "UNLOAD_POLL_INTERVAL": 0.05,
+    "UNLOAD_POLL_TIMEOUT": 1.0,
+    "DASHBOARD": False,
+}
 """Settings that make the router look often; a test's own settings come on top."""
 
 
