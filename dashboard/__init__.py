@@ -6,7 +6,7 @@
     app.py         what is answered over the socket
     pages.py       what all pages share: frame, links, safety headers   <- start here for a page
     templates/     their HTML; static/ their scripts and styles, served by assets.py
-    wording.py     numbers as people read them
+    units.py       values as people read them; words.py: what happened and why, in sentences
 
 Invariant: nothing here imports `router` or `replay`.
 """

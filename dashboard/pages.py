@@ -8,7 +8,8 @@ A module of pages has `routes(history) -> APIRouter`; `app.py` lists them. In it
 
 Templates stand in templates/ and extend base.html; everything in them is escaped. In every template: `root`, the way
 back to the router's own "/" from here, for links (`{{ root }}dash`), and `static`, where scripts and styles are. Both
-are relative, so that a proxy may put the router under any path. Filters: see `wording`.
+are relative, so that a proxy may put the router under any path. Filters: UNITS, and `time`, which makes a moment that
+is shown in the reader's own time.
 """
 
 from functools import cache
@@ -17,8 +18,9 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
-from dashboard import wording
+from dashboard import units
 from dashboard.assets import assets
 
 NAVIGATION = (
@@ -29,6 +31,9 @@ NAVIGATION = (
     ("docs", "API docs"),
 )
 """Path from the root, and name."""
+
+UNITS = ("duration", "number", "count", "rate", "percent", "signed_percent", "size", "mib", "cost", "listed", "gpus")
+"""Filters of templates that `units` has."""
 
 SAFETY = {
     # Nothing from elsewhere, nothing inline. Plotly writes its own style element.
@@ -74,5 +79,14 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= wording.FILTERS
+    environment.filters |= {name: getattr(units, name) for name in UNITS}
+    environment.filters["time"] = time
     return environment
+
+
+def time(at_us: int | None) -> str | Markup:
+    """A moment in microseconds since 1970: UTC, of which base.js makes the reader's own time."""
+    if at_us is None:
+        return units.UNKNOWN
+    shown = escape(units.moment(at_us))
+    return Markup(f'<time datetime="{units.iso(at_us)}" data-us="{at_us:d}">{shown}</time>')

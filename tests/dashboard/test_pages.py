@@ -10,11 +10,10 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
-from dashboard import wording
 from dashboard.app import create_app
 from dashboard.assets import PLOTLY, assets
 from dashboard.history import History
-from dashboard.pages import page
+from dashboard.pages import page, time
 from tests.projections.logs import unruly_log
 
 
@@ -120,24 +119,7 @@ def test_what_is_compressed_is_the_same_each_time() -> None:
     assert gzip.decompress(asset.compressed) == asset.content
 
 
-@pytest.mark.parametrize(
-    ("us", "words"),
-    [
-        (None, "–"), (0, "0 s"), (999, "999 µs"), (8_450, "8.4 ms"), (850_000, "850 ms"), (999_600, "1.00 s"),
-        (12_400_000, "12.4 s"), (59_960_000, "1 min"), (200_000_000, "3 min 20 s"), (3_599_600_000, "1 h"),
-        (7_500_000_000, "2 h 5 min"), (360_000_000_000, "4 d 4 h"),
-    ],
-)  # fmt: skip
-def test_durations_have_the_unit_that_people_would_choose(us: int | None, words: str) -> None:
-    assert wording.duration(us) == words
-
-
-def test_a_share_is_said_to_be_all_or_nothing_only_when_it_is() -> None:
-    told = [wording.percent(each) for each in (0, 0.0004, 0.5, 0.875, 0.9999, 1, None)]
-    assert told == ["0 %", "<0.1 %", "50 %", "87.5 %", ">99.9 %", "100 %", "–"]
-
-
-def test_counts_and_memory_stay_short() -> None:
-    assert [wording.count(each) for each in (0, 12_345, 1_234_567, 2.5e9)] == ["0", "12,345", "1.23 M", "2.5 G"]
-    assert [wording.mib(each) for each in (512, 24_000)] == ["512 MiB", "23.4 GiB"]
-    assert [wording.rate(each) for each in (8.25, 1234.0)] == ["8.2/s", "1,234/s"]
+def test_a_moment_is_in_utc_until_a_script_makes_local_time_of_it() -> None:
+    assert time(None) == "–"
+    shown = time(1_500_000)
+    assert shown == '<time datetime="1970-01-01T00:00:01.500Z" data-us="1500000">1970-01-01 00:00:01 UTC</time>'

@@ -1,12 +1,16 @@
 """A place to write configurations and load them: a home of its own, an environment of its own, a captured --help."""
 
 import json
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from router.config import Config, ConfigErrors, Problem, load
 
+XDG = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR")
 HELP = (Path(__file__).parent / "fixtures" / "llama-server-help.txt").read_text()
 
 
@@ -45,6 +49,23 @@ class Desk:
         """One section with weights, and one entry in LLM, per model."""
         self.presets("".join(f"[{name}]\nmodel = $W\n" for name in entries))
         return self.config({"LLM": entries})
+
+    def move_in(self, monkeypatch: pytest.MonkeyPatch) -> "Desk":
+        """Make this the environment of this process, with a llama-server that prints the captured help."""
+        (self.home / "help.txt").write_text(HELP)
+        server = self.home / "bin" / "llama-server"
+        server.write_text(f"#!/bin/sh\nexec /bin/cat {shlex.quote(str(self.home / 'help.txt'))}\n")
+        for name in (
+            "XDG_CONFIG_HOME",
+            "XDG_STATE_HOME",
+            "XDG_RUNTIME_DIR",
+            "ROUTER_CONFIG_PATH",
+            "LLAMA_PRESETS_PATH",
+        ):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in self.environ.items():
+            monkeypatch.setenv(name, value)
+        return self
 
     def load(self, overrides: dict[str, Any] | None = None, **given: Any) -> Config:
         return load(overrides, **{"environ": self.environ, "help_text": HELP, "nvml_gpus": 3, **given})

@@ -2,29 +2,19 @@
 
 import argparse
 import json
-import shlex
 from pathlib import Path
 
 import pytest
 
 from router.check import add_config_arguments, check_command
 from router.config import ConfigErrors, Problem
-from tests.router.config_desk import HELP, Desk
+from tests.router.config_desk import Desk
 
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """With a llama-server that prints the captured help, as the environment of this process."""
-    desk = Desk(tmp_path)
-    (tmp_path / "help.txt").write_text(HELP)
-    (tmp_path / "bin" / "llama-server").write_text(
-        f"#!/bin/sh\nexec /bin/cat {shlex.quote(str(tmp_path / 'help.txt'))}\n"
-    )
-    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "ROUTER_CONFIG_PATH", "LLAMA_PRESETS_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in desk.environ.items():
-        monkeypatch.setenv(name, value)
-    return desk
+    return Desk(tmp_path).move_in(monkeypatch)
 
 
 def _check(*argv: str) -> int:

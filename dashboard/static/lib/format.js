@@ -1,66 +1,78 @@
-// Numbers in the form in which people read them. Counterpart: dashboard/wording.py. What is not known is a dash.
+// Values with their units, as people read them. Counterpart: dashboard/units.py. What is not known is a dash.
 
 export const UNKNOWN = "–";
 
 const isUnknown = (value) => value === null || value === undefined;
+const MINUTE_US = 60e6;
+const HOUR_US = 60 * MINUTE_US;
+const DAY_US = 24 * HOUR_US;
 
-function parts(large, largeUnit, small, smallUnit) {
-  return small ? `${large} ${largeUnit} ${small} ${smallUnit}` : `${large} ${largeUnit}`;
+function parts(whole, each, unit, rest) {
+  const large = Math.floor(whole / each);
+  const small = whole % each;
+  return small ? `${large} ${unit} ${small} ${rest}` : `${large} ${unit}`;
 }
 
-/** Microseconds: 850 ms, 12.4 s, 3 min 20 s, 2 h 5 min, 4 d 3 h. */
+/** Microseconds: 850 µs, 80 ms, 1.25 s, 3 min 20 s, 2 h 5 min, 4 d 3 h. */
 export function duration(us) {
   if (isUnknown(us)) return UNKNOWN;
-  if (us < 0) return `-${duration(-us)}`;
-  if (us < 1000) return us ? `${Math.round(us)} µs` : "0 s";
-  if (us < 999_500) return us < 10_000 ? `${(us / 1e3).toFixed(1)} ms` : `${Math.round(us / 1e3)} ms`;
-  if (us < 59_950_000) return us < 9_995_000 ? `${(us / 1e6).toFixed(2)} s` : `${(us / 1e6).toFixed(1)} s`;
-  const seconds = Math.round(us / 1e6);
-  if (seconds < 3600) return parts(Math.floor(seconds / 60), "min", seconds % 60, "s");
-  const minutes = Math.round(us / 60e6);
-  if (minutes < 24 * 60) return parts(Math.floor(minutes / 60), "h", minutes % 60, "min");
-  const hours = Math.round(us / 3600e6);
-  return parts(Math.floor(hours / 24), "d", hours % 24, "h");
+  if (us < 0) return `−${duration(-us)}`;
+  if (us < 1000) return `${Math.round(us)} µs`;
+  if (us < 999_500) return `${Number((us / 1000).toPrecision(3))} ms`;
+  if (us < 2 * MINUTE_US) return `${Number((us / 1e6).toFixed(us < 10e6 ? 2 : 1))} s`;
+  if (us < 2 * HOUR_US) return parts(Math.round(us / 1e6), 60, "min", "s");
+  if (us < 2 * DAY_US) return parts(Math.round(us / MINUTE_US), 60, "h", "min");
+  return parts(Math.round(us / HOUR_US), 24, "d", "h");
 }
 
 /** The same in whole seconds, for what changes while it is looked at. */
 export function ticking(us) {
   if (isUnknown(us)) return UNKNOWN;
-  return us < 60e6 ? `${Math.max(0, Math.floor(us / 1e6))} s` : duration(us);
+  return us < 2 * MINUTE_US ? `${Math.max(0, Math.floor(us / 1e6))} s` : duration(us);
 }
 
-/** 12,345; from a million on 1.23 M. */
-export function count(number) {
-  if (isUnknown(number)) return UNKNOWN;
+/** Whole numbers whole and with separators, others with three digits that matter. */
+export function number(value) {
+  if (isUnknown(value)) return UNKNOWN;
+  if (Number.isInteger(value)) return value.toLocaleString("en");
+  return Math.abs(value) >= 100 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(3)));
+}
+
+/** The same for a tile: 12,345, but 1.23 M. */
+export function short(value) {
+  if (isUnknown(value)) return UNKNOWN;
   for (const [limit, unit] of [[1e9, "G"], [1e6, "M"]]) {
-    if (Math.abs(number) >= limit) return `${Number((number / limit).toPrecision(3)).toLocaleString("en")} ${unit}`;
+    if (Math.abs(value) >= limit) return `${Number((value / limit).toPrecision(3)).toLocaleString("en")} ${unit}`;
   }
-  if (Number.isInteger(number) || Math.abs(number) >= 100) return Math.round(number).toLocaleString("en");
-  return String(Number(number.toPrecision(3)));
+  return number(value);
 }
 
-/** Of a share between 0 and 1. Never 100 % unless it is all, nor 0 % unless it is nothing. */
+/** 1 request, 2 requests. */
+export function count(value, noun, plural = `${noun}s`) {
+  return isUnknown(value) ? UNKNOWN : `${value.toLocaleString("en")} ${value === 1 ? noun : plural}`;
+}
+
+/** 83.4 tokens/s */
+export function rate(perS, unit = "tokens") {
+  return isUnknown(perS) ? UNKNOWN : `${number(perS)} ${unit}/s`;
+}
+
+/** A share of 1. Never 100 % unless it is all. */
 export function percent(share) {
   if (isUnknown(share)) return UNKNOWN;
-  const value = share * 100;
+  const value = 100 * share;
   if (value > 99.9 && value < 100) return ">99.9 %";
-  if (value > 0 && value < 0.1) return "<0.1 %";
-  return Number.isInteger(value) ? `${value} %` : `${value.toFixed(1)} %`;
+  if (value >= 99.5 && value < 100) return `${value.toFixed(1)} %`;
+  return share === 0 || share === 1 || value >= 10 ? `${Math.round(value)} %` : `${Number(value.toPrecision(2))} %`;
 }
 
-/** Memory in MiB, from 1024 on in GiB. */
-export function mib(number) {
-  if (isUnknown(number)) return UNKNOWN;
-  return number < 1024 ? `${Math.round(number)} MiB` : `${(number / 1024).toFixed(1)} GiB`;
+/** Memory of GPUs: MiB, or GiB from 10 of them on. */
+export function mib(value) {
+  if (isUnknown(value)) return UNKNOWN;
+  return value >= 10 * 1024 ? `${Number((value / 1024).toPrecision(3))} GiB` : `${number(Math.round(value))} MiB`;
 }
 
-/** Something per second. */
-export function rate(perS) {
-  if (isUnknown(perS)) return UNKNOWN;
-  return perS < 100 ? `${perS.toFixed(1)}/s` : `${Math.round(perS).toLocaleString("en")}/s`;
-}
-
-const two = (number) => String(number).padStart(2, "0");
+const two = (value) => String(value).padStart(2, "0");
 
 function sameDay(a, b) {
   return a.getFullYear() === b.getFullYear() && a.getMonth() === b.getMonth() && a.getDate() === b.getDate();

@@ -1,0 +1,394 @@
+"""llama-swap's configuration as config.json and presets.ini, and the list of what could not come along.
+
+Everything that changes what a user sees is carried over or noted, with what to do about it. What only llama-swap needs
+(ports, health checks, its own logs) goes without a word. What the result means is not judged here: `check` does that.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from router.llama_options import OptionTable
+from router.llama_swap.command import Command, NotLlamaServer, read_command
+from router.llama_swap.document import Document
+from router.model_entry import MASKS
+from router.presets import canonical_name
+
+MASK_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+
+NOT_NEEDED = (
+    "startPort",
+    "healthCheckTimeout",
+    "logLevel",
+    "logTimeFormat",
+    "logToStdout",
+    "metricsMaxInMemory",
+    "performance",
+    "store",
+    "ui",
+    "compat",
+)
+"""Keys at the top that say how llama-swap itself works."""
+
+MODEL_NOT_NEEDED = ("cmd", "proxy", "checkEndpoint", "healthCheckTimeout", "useModelName", "timeouts")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that is not as it was: `changed` works in another way, `lost` does not work until somebody acts."""
+
+    kind: Literal["changed", "lost"]
+    where: str
+    """Its place in config.yaml."""
+    message: str
+    advice: str = ""
+
+
+@dataclass(slots=True)
+class Conversion:
+    """The two files as values, and the report."""
+
+    config: dict[str, Any] = field(default_factory=dict)
+    presets: dict[str, dict[str, str]] = field(default_factory=dict)
+    items: list[Item] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """Models that are not there any more."""
+
+    def changed(self, where: str, message: str, advice: str = "") -> None:
+        self.items.append(Item("changed", where, message, advice))
+
+    def lost(self, where: str, message: str, advice: str = "") -> None:
+        self.items.append(Item("lost", where, message, advice))
+
+
+def convert(document: Document, table: OptionTable) -> Conversion:
+    """Never fails: a model that cannot be carried over is left out and noted."""
+    result = Conversion()
+    commands = _commands(document, table, result)
+    program = _program(commands, result)
+    entries = {name: _entry(name, document.models[name], commands[name], table, result) for name in commands}
+    top = document.top
+    # What is preloaded comes first: here the order of the models is that of their preload.
+    order = _preloaded(top, entries, result)
+    for name in order:
+        result.presets[name]["load-on-startup"] = "true"
+    order += [name for name in entries if name not in order]
+    result.config = {
+        **({"llama-server-executable": program} if program else {}),
+        "LLM": {name: entries[name] for name in order},
+        **_settings(top, result),
+        **_keys(top, result),
+        **_routing(top, entries, result),
+    }
+    result.presets = {name: result.presets[name] for name in order}
+    _note_the_rest(top, result)
+    return result
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+def _commands(document: Document, table: OptionTable, result: Conversion) -> dict[str, Command]:
+    commands: dict[str, Command] = {}
+    for name, body in document.models.items():
+        where = f"models.{name}"
+
+        def note(shown: str, became: str, advice: str = "", *, lost: bool = True, where: str = where) -> None:
+            tell = result.lost if lost else result.changed
+            tell(f"{where}.cmd", f"`{shown}` {became}", advice)
+
+        try:
+            if bad := _bad_name(name):
+                raise NotLlamaServer(bad)
+            commands[name] = read_command(str(body.get("cmd", "")), table, note)
+        except NotLlamaServer as reason:
+            result.left_out.append(name)
+            result.lost(
+                where, f"the model was left out: {reason}", "keep llama-swap for it, or write a section by hand"
+            )
+    return commands
+
+
+def _bad_name(name: str) -> str:
+    if "," in name or "]" in name or name != name.strip() or not name or name == "*":
+        return "its id cannot be the name of a section: no comma, no `]`, no blank around it"
+    return ""
+
+
+def _program(commands: Mapping[str, Command], result: Conversion) -> str | list[str]:
+    """What starts llama-server for all of them; nothing where that is whatever stands on PATH."""
+    programs = [command.program for command in commands.values()]
+    if not programs:
+        return ""
+    usual = max(dict.fromkeys(programs), key=programs.count)
+    for name, command in commands.items():
+        if command.program != usual:
+            own, shared = " ".join(command.program), " ".join(usual)
+            result.changed(
+                f"models.{name}.cmd", f"it was started with {own}, and is now, like all others, with {shared}"
+            )
+    if usual == ("llama-server",):
+        return ""
+    return usual[0] if len(usual) == 1 else list(usual)
+
+
+# --- one model ------------------------------------------------------------------------------------------------------
+
+
+def _entry(
+    name: str, body: Mapping[str, Any], command: Command, table: OptionTable, result: Conversion
+) -> dict[str, Any]:
+    where = f"models.{name}"
+    keys = result.presets[name] = dict(command.keys)
+    entry: dict[str, Any] = {}
+    env = _env(body.get("env"), where, result)
+    for variable in [variable for variable in env if variable.startswith("LLAMA_ARG_")]:
+        value = env.pop(variable)
+        option = table.by_key.get(variable)
+        if option is None or option.name in keys:
+            result.changed(
+                f"{where}.env", f"{variable} was left out: the command line says otherwise, or no option has it"
+            )
+        else:
+            keys[option.name] = value
+    entry["gpus"] = _gpus(env, command, where, result)
+    for variable in MASKS:
+        env.pop(variable, None)
+    if aliases := _aliases(body.get("aliases"), where, result):
+        entry["aliases"] = aliases
+    for key in ("unlisted", "name", "description"):
+        if body.get(key):
+            entry[key] = body[key]
+    if body.get("ttl") not in (None, -1):
+        entry["ttl"] = body["ttl"]
+    for key in ("metadata", "capacities", "evict_cost"):
+        if body.get(key):
+            entry[key] = body[key]
+    if env:
+        entry["env"] = env
+    if body.get("unloadTimeout"):
+        keys["stop-timeout"] = str(body["unloadTimeout"])
+    _note_the_rest_of_a_model(body, where, result)
+    return entry
+
+
+def _env(value: Any, where: str, result: Conversion) -> dict[str, str]:
+    env: dict[str, str] = {}
+    for item in value if isinstance(value, list) else []:
+        variable, equals, content = str(item).partition("=")
+        if not equals:
+            result.lost(f"{where}.env", f"`{item}` was left out: it is no NAME=value")
+        else:
+            env[variable.strip()] = content
+    return env
+
+
+def _gpus(env: Mapping[str, str], command: Command, where: str, result: Conversion) -> Any:
+    """As `gpus` of config.json: what the mask and llama-server's own options leave to it."""
+    mask = next((env[variable] for variable in MASK_VARIABLES if variable in env), None)
+    visible: list[Any] | None = None
+    if mask is not None:
+        visible = [int(part) if part.isdecimal() else part for part in map(str.strip, mask.split(",")) if part]
+        if not visible or visible[0] in ("-1", "none", "NoDevFiles"):
+            return "none"
+    device = command.places.get("device", "")
+    if device == "none":
+        return "none"
+    if device:
+        numbers = [re.fullmatch(r"(?:CUDA|ROCm|HIP)(\d+)", part) for part in device.split(",")]
+        chosen = [int(found[1]) for found in numbers if found]
+        if len(chosen) == len(numbers) and (visible is None or max(chosen) < len(visible)):
+            visible = chosen if visible is None else [visible[number] for number in chosen]
+        else:
+            result.lost(
+                f"{where}.cmd", f"`--device {device}` was left out", "write the numbers of its GPUs into `gpus`"
+            )
+    if command.places.get("split-mode") == "none":
+        number = int(command.places.get("main-gpu", "0")) if command.places.get("main-gpu", "0").isdecimal() else 0
+        visible = [number] if visible is None else visible[number : number + 1] or visible[:1]
+    elif "main-gpu" in command.places:
+        result.changed(f"{where}.cmd", "`--main-gpu` was left out: the first of its `gpus` is the main one")
+    return "all" if visible is None else visible
+
+
+def _aliases(value: Any, where: str, result: Conversion) -> list[str]:
+    aliases = []
+    for item in value if isinstance(value, list) else []:
+        if isinstance(item, dict):
+            aliases.append(str(item.get("id", "")))
+            if item.get("name") or item.get("unlisted"):
+                message = f"the alias {aliases[-1]!r} has no display name of its own, and is listed as all aliases are"
+                result.changed(f"{where}.aliases", message, "INCLUDE_ALIASES_IN_LIST lists aliases, or none")
+        else:
+            aliases.append(str(item))
+    return [alias for alias in aliases if alias]
+
+
+def _note_the_rest_of_a_model(body: Mapping[str, Any], where: str, result: Conversion) -> None:
+    if body.get("cmdStop"):
+        message = "`cmdStop` was left out: the process and all that it started get SIGTERM, then SIGKILL"
+        result.changed(where, message, "`stop-timeout` in presets.ini says how long it may take in between")
+    if body.get("concurrencyLimit"):
+        message = "`concurrencyLimit` was left out: requests wait here and none is refused"
+        result.changed(
+            where, message, "`parallel` says how many run at once, `max_parallel` of a key how many of a client"
+        )
+    for key in ("sendLoadingState", "capabilities"):
+        if body.get(key):
+            result.lost(where, f"`{key}` was left out: there is no such thing here")
+    known = (
+        *MODEL_NOT_NEEDED,
+        *("aliases", "unlisted", "ttl", "name", "description", "metadata", "capacities", "evict_cost", "env"),
+        *("unloadTimeout", "cmdStop", "concurrencyLimit", "sendLoadingState", "capabilities"),
+    )
+    for key in body:
+        if key not in known:
+            result.lost(where, f"`{key}` was left out: it is not known here")
+
+
+# --- what stands at the top -----------------------------------------------------------------------------------------
+
+
+def _preloaded(top: Mapping[str, Any], entries: Mapping[str, Any], result: Conversion) -> list[str]:
+    hooks = top.get("hooks")
+    startup = hooks.get("on_startup") if isinstance(hooks, dict) else None
+    wanted = startup.get("preload") if isinstance(startup, dict) else None
+    found = []
+    for name in map(str, wanted if isinstance(wanted, list) else []):
+        if name in entries:
+            found.append(name)
+        else:
+            result.lost("hooks.on_startup.preload", f"{name!r} was left out: there is no such model any more")
+    return list(dict.fromkeys(found))
+
+
+def _settings(top: Mapping[str, Any], result: Conversion) -> dict[str, Any]:
+    router: dict[str, Any] = {}
+    for theirs, ours in (
+        ("globalTTL", "GLOBAL_TTL"),
+        ("unloadTimeout", "GRACEFUL_KILL_TIMEOUT"),
+        ("includeAliasesInList", "INCLUDE_ALIASES_IN_LIST"),
+    ):
+        if top.get(theirs):
+            router[ours] = top[theirs]
+    patience = top.get("healthCheckTimeout")
+    if isinstance(patience, int) and patience > 1800:
+        router["LOAD_TIMEOUT_CEILING"] = patience
+    if top.get("sendLoadingState"):
+        message = "`sendLoadingState` was left out: a stream that waits gets comments with its place in the queue"
+        result.changed("sendLoadingState", message, "QUEUE_COMMENT_INTERVAL says how often")
+    return {"ROUTER": router} if router else {}
+
+
+def _keys(top: Mapping[str, Any], result: Conversion) -> dict[str, Any]:
+    keys = top.get("apiKeys")
+    if not isinstance(keys, list) or not keys:
+        return {}
+    if any(not str(key).startswith("${env.") for key in keys):
+        message = "API keys stand in config.json as they stood in config.yaml"
+        result.changed(
+            "apiKeys", message, 'keep the file private, or write "sha256:..." or "${env.NAME}" in their place'
+        )
+    return {"keys": {f"key-{number}": str(key) for number, key in enumerate(keys, start=1)}}
+
+
+def _routing(top: Mapping[str, Any], entries: Mapping[str, dict[str, Any]], result: Conversion) -> dict[str, Any]:
+    routing = top.get("routing") if isinstance(top.get("routing"), dict) else {}
+    assert isinstance(routing, dict)
+    router = routing.get("router") if isinstance(routing.get("router"), dict) else {}
+    assert isinstance(router, dict)
+    settings = dict(router.get("settings") or {})
+    for legacy in ("groups", "matrix"):
+        if top.get(legacy) is not None:
+            settings.setdefault(legacy, top[legacy])
+    _priorities(routing, entries, result)
+    use = router.get("use") or ("matrix" if "matrix" in settings else "group")
+    kept: dict[str, Any] = {}
+    if settings.get("groups"):
+        kept["groups"] = _groups(settings["groups"], entries, result)
+    if settings.get("matrix"):
+        kept["matrix"] = _matrix(settings["matrix"], result)
+    if settings.get("capacity"):
+        kept["capacity"] = settings["capacity"]
+    if use == "group" and not kept.get("groups"):
+        message = "one model at a time was the rule; now it is one model at a time per GPU"
+        advice = 'the old rule is {"routing": {"router": {"use": "group"}}} in config.json'
+        result.changed("routing", message, advice)
+        return {}
+    return {"routing": {"router": {"use": use, "settings": kept}}}
+
+
+def _priorities(routing: Mapping[str, Any], entries: Mapping[str, dict[str, Any]], result: Conversion) -> None:
+    scheduler = routing.get("scheduler")
+    settings = scheduler.get("settings") if isinstance(scheduler, dict) else None
+    fifo = settings.get("fifo") if isinstance(settings, dict) else None
+    priorities = fifo.get("priority") if isinstance(fifo, dict) else None
+    for name, priority in (priorities or {}).items():
+        if name in entries:
+            entries[name]["priority"] = priority
+        else:
+            message = f"the priority of {name!r} was left out: there is no such model any more"
+            result.lost("routing.scheduler.settings.fifo.priority", message)
+
+
+def _groups(groups: Any, entries: Mapping[str, Any], result: Conversion) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name, group in (groups if isinstance(groups, dict) else {}).items():
+        members = [member for member in map(str, group.get("members") or []) if member in entries]
+        if members:
+            flags = {key: group[key] for key in ("swap", "exclusive", "persistent") if key in group}
+            kept[str(name)] = {**flags, "members": members}
+        else:
+            result.lost(f"groups.{name}", "the group was left out: none of its members is there any more")
+    return kept
+
+
+def _matrix(matrix: Any, result: Conversion) -> dict[str, Any]:
+    """Sets that name a model which is left out go; so do its variable and its cost."""
+    kept = {key: dict(matrix.get(key) or {}) for key in ("vars", "evict_costs", "sets")}
+    gone = {canonical_name(name) for name in result.left_out}
+    gone |= {var for var, name in kept["vars"].items() if canonical_name(str(name)) in gone}
+    kept["vars"] = {var: name for var, name in kept["vars"].items() if var not in gone}
+    kept["evict_costs"] = {name: cost for name, cost in kept["evict_costs"].items() if name not in gone}
+    while broken := [name for name, expression in kept["sets"].items() if _mentions(str(expression), gone)]:
+        for name in broken:
+            del kept["sets"][name]
+            gone.add(f"+{name}")
+            message = "the set was left out: it names a model that is not there any more"
+            result.lost(f"matrix.sets.{name}", message, "write it again without that model")
+    return {key: value for key, value in kept.items() if value}
+
+
+def _mentions(expression: str, names: set[str]) -> bool:
+    return any(word in names for word in re.split(r"[\s()&|]+", expression))
+
+
+def _note_the_rest(top: Mapping[str, Any], result: Conversion) -> None:
+    peers = top.get("peers")
+    for name in peers if isinstance(peers, dict) else []:
+        message = "the peer was left out: the router serves models of this machine only"
+        result.lost(f"peers.{name}", message, "keep a gateway in front for it")
+    if top.get("captureBuffer"):
+        result.changed(
+            "captureBuffer", "it was left out: requests and answers are not kept, only what happened to them"
+        )
+    known = (
+        *NOT_NEEDED,
+        *("globalTTL", "unloadTimeout", "includeAliasesInList", "sendLoadingState", "captureBuffer", "apiKeys"),
+        *("hooks", "groups", "matrix", "routing", "peers"),
+    )
+    for key in top:
+        if key not in known:
+            result.lost(key, "it was left out: it is not known here")
+
+
+# --- the files ------------------------------------------------------------------------------------------------------
+
+
+def presets_text(presets: Mapping[str, Mapping[str, str]]) -> str:
+    """presets.ini."""
+    parts = ["version = 1\n"]
+    for name, keys in presets.items():
+        parts.append("\n".join([f"[{name}]", *(f"{key} = {value}" for key, value in keys.items())]) + "\n")
+    return "\n".join(parts)
