@@ -53,9 +53,7 @@ def check_command(args: argparse.Namespace) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    # That NVML is not there is said below, and once is enough.
-    logging.getLogger("llama_router").addHandler(logging.NullHandler())
-    gpus = asyncio.run(_gpus_there_are())
+    gpus = gpus_there_are()
     try:
         config = load(chosen, nvml_gpus=len(gpus) or None, gpu_uuids=[gpu.uuid for gpu in gpus])
     except ConfigErrors as errors:
@@ -74,7 +72,13 @@ def check_command(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _gpus_there_are() -> list[Gpu]:
+def gpus_there_are() -> list[Gpu]:
+    """By NVML; none without it, which is said elsewhere."""
+    logging.getLogger("llama_router").addHandler(logging.NullHandler())
+    return asyncio.run(_ask_nvml())
+
+
+async def _ask_nvml() -> list[Gpu]:
     gpus = Gpus(lambda observation: None)
     found = await gpus.start(NVML_TIMEOUT_S)
     await gpus.stop()

@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     from replay.commands import add_commands as add_replay_commands
     from router.admin_commands import add_admin_commands
     from router.demo import add_demo_command
+    from router.fit_command import add_fit_command
     from router.import_command import add_import_command
     from router.logs_command import add_logs_command
     from router.serve_command import add_check_command, add_serve_command
@@ -60,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     add_demo_command(verbs)
     add_check_command(verbs)
     add_import_command(verbs)
+    add_fit_command(verbs)
     add_admin_commands(verbs)
     add_logs_command(verbs, configured_log_dir)
     add_log_commands(verbs)
