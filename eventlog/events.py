@@ -125,6 +125,8 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     age_us: int = 0
     """Since its last use (lru) or since it was loaded (fifo)."""
     gpus: tuple[int, ...] = ()
+    cost: int = 0
+    """Of evicting it, where the engine goes by that."""
     worth: int = 0
     """Its decayed uses times its load time, in small units, where that is how the victim was chosen."""
 
@@ -620,6 +622,14 @@ class SwapBegun(Decision, frozen=True, kw_only=True, omit_defaults=True):
     waited_us: int = 0
     head_since_us: int = 0
     engine: str = "residency"
+    set_name: str = ""
+    """matrix: the set whose combination is kept."""
+    cost: int = 0
+    """matrix, capacity: what the victims cost together."""
+    nodes: int = 0
+    """capacity: partial plans that were looked at."""
+    search_limited: bool = False
+    """capacity: there were too many of them, and another plan may be cheaper."""
     op: int = 0
 
 

@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+Engine = Literal["residency", "group", "matrix", "capacity"]
+
 FORCED_NEVER_US = 0
 """`force_load_us` of 0 switches the last resort off."""
 
@@ -29,6 +31,10 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Never evicted for another model."""
     fingerprint: str = ""
     """Keyed hash over all that a child is started with; a change means that its replicas are stale."""
+    capacities: dict[str, int] = {}
+    """What one replica takes of each pool, for the engine `capacity`; of pools that are not named, nothing."""
+    evict_cost: int | None = None
+    """What it costs to evict the model, for `matrix` (1 where nobody says) and `capacity` (0)."""
 
 
 class KeySettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,12 +44,33 @@ class KeySettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Requests in flight at once; more are skipped over, never refused; 0 for no limit."""
 
 
+class GroupSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One group of the engine `group`."""
+
+    members: tuple[str, ...] = ()
+    swap: bool = True
+    """One member at a time; else all may be loaded together."""
+    exclusive: bool = True
+    """Loading a member evicts every other group."""
+    persistent: bool = False
+    """Other groups never evict this one."""
+
+
+class MatrixSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One set of the engine `matrix`, as its expression was expanded: models that may be loaded together."""
+
+    name: str
+    combinations: tuple[tuple[str, ...], ...] = ()
+    """In the order of the expression, from left to right; names within one are sorted."""
+
+
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything that a decision may depend on besides what happens."""
 
     models: dict[str, ModelSettings] = {}
     gpus: int = 1
     max_models_per_gpu: int = 1
+    """The whole rule of the engine `residency`; with another engine a second rule beside its own, 0 for none."""
     eviction: Literal["lru", "fifo", "worth"] = "lru"
     """Who leaves first: the longest unused, the longest loaded, or what is worth least (`router.scheduler.worth`)."""
     prefer_idle: bool = True
@@ -65,4 +92,16 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     crash_window_us: int = 60_000_000
     drain_us: int = 30_000_000
     keys: dict[str, KeySettings] = {}
-    engine: Literal["residency"] = "residency"
+    engine: Engine = "residency"
+    """Who says which models may be loaded together; the settings of the others may stand here too."""
+    scope: Literal["", "gpu", "instance"] = ""
+    """Of `group` and `matrix`: whether models compete wherever they are, or only where they share a GPU; empty:
+    instance."""
+    groups: dict[str, GroupSettings] = {}
+    matrix: tuple[MatrixSet, ...] = ()
+    matrix_evict_costs: dict[str, int] = {}
+    """By model; wins over the model's own `evict_cost` there."""
+    pools: dict[str, int] = {}
+    """Limit of each pool of the engine `capacity`."""
+    search_nodes: int = 100_000
+    """Partial plans that `capacity` looks at before it takes the best that it has."""

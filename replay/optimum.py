@@ -44,6 +44,8 @@ def optimum_of(order: Sequence[str], workload: Workload, costs: Costs) -> Optimu
     """For models served in this order under the settings of the workload, each load at its mean."""
     settings = workload.settings
     spread_out = {name for name, model in settings.models.items() if len(model.gpus) != 1 or model.replicas != 1}
+    if settings.engine != "residency":
+        spread_out = set(settings.models)  # what a GPU holds is not a number then
     crowded = {gpu for name in spread_out for gpu in settings.models[name].gpus}
     reckoned = {name: model.gpus[0] for name, model in settings.models.items() if name not in spread_out}
     reckoned = {name: gpu for name, gpu in reckoned.items() if gpu not in crowded}

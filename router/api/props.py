@@ -22,7 +22,7 @@ def routes(services: Services) -> APIRouter:
         return Json(
             {
                 "role": "router",
-                "max_instances": settings.max_models_per_gpu * settings.gpus,
+                "max_instances": settings.max_models_per_gpu * settings.gpus or len(settings.models),
                 "models_autoload": True,
                 "model_alias": "llama-router",
                 "model_path": "none",

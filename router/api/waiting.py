@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from router.api.view import View
+from router.scheduler import engines
 from router.scheduler.state import Model, Request, State, is_cooling, key_is_full
 
 
@@ -159,7 +160,11 @@ class Estimate:
         return end_us
 
     def _residents(self, model: Model) -> list[str]:
-        cap = self._state.settings.max_models_per_gpu
+        settings = self._state.settings
+        if settings.engine != "residency":
+            needed = engines.plan(self._state, model, Request(rid=0, model=model.name, arrived_us=self._state.now_us))
+            return [*needed.victims, *needed.in_the_way]
+        cap = settings.max_models_per_gpu
         found: list[str] = []
         for gpu, names in enumerate(self._state.residents):
             if model.mask >> gpu & 1 and len(names) >= cap:

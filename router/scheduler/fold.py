@@ -9,7 +9,7 @@ from typing import Any
 
 from eventlog import events as e
 from eventlog.settings import ModelSettings
-from router.scheduler import queue, worth
+from router.scheduler import capacity, queue, worth
 from router.scheduler.state import (
     CONVERSATIONS_MAX,
     EVERYWHERE,
@@ -434,6 +434,7 @@ def _swap_begun(state: State, event: e.SwapBegun) -> None:
         target = state.models[event.target]
         target.target_of = event.swap
         target.top_up_wanted = False
+        target.takes = capacity.taken_by(state.settings.models[event.target])
         _reside(state, target)
         refresh_phase(state, target)
         _drop_timer(state, f"grace:{event.cause_rid}")

@@ -5,6 +5,7 @@ An AssertionError from here names what is broken; it is a bug in the rules or in
 """
 
 from eventlog import events as e
+from router.scheduler import engines
 from router.scheduler.state import Model, State, gpus_of, lane_key
 
 
@@ -44,9 +45,11 @@ def _check_spawn(state: State, decision: e.ReplicaSpawnOrdered) -> None:
     cap = state.settings.max_models_per_gpu
     if state.models[decision.model].replicas:
         return  # it counts already
-    for gpu in state.models[decision.model].gpus:
+    for gpu in state.models[decision.model].gpus if cap else ():
         others = [name for name in state.residents[gpu] if name != decision.model and state.models[name].replicas]
         assert len(others) < cap, f"{decision.model} is started on GPU {gpu} beside {others}, more than {cap}"
+    room = engines.has_room(state, state.models[decision.model])
+    assert room, f"{decision.model} is started beside models that {state.settings.engine} keeps apart from it"
 
 
 def _check_dispatch(state: State, decision: e.RequestDispatched) -> None:
@@ -71,6 +74,9 @@ def _check_swap(state: State, decision: e.SwapBegun) -> None:
     assert len(names) == len(dict.fromkeys(names)), f"a victim is named twice: {names}"
     assert decision.target not in names, f"{decision.target} would evict itself"
     assert decision.target or len(names) == 1, f"an unload takes one model, not {names}"
+    if decision.cause_rid:
+        contest = engines.contest(state, state.models[decision.target])
+        assert not contest & engines.busy_contest(state), f"{decision.target} competes with a load under way"
     for name in names:
         model = state.models[name]
         assert model.phase == "ready", f"{name} is to leave, but is {model.phase}"

@@ -1,9 +1,10 @@
 """Who must leave so that a model fits: at most `max_models_per_gpu` models per GPU.
 
-`plan` is pure, and the rules know nothing else of placement: another engine stands beside this file, with the same
-shape.
+`plan` is pure, and the rules know nothing else of placement: the other engines (`group`, `matrix`, `capacity`) stand
+beside this file with the same shape, and `engines` picks one. What they all need to know of a model is here as well.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -24,15 +25,30 @@ class Plan(msgspec.Struct, kw_only=True, frozen=True):
     mask: int = 0
     """GPUs of the target and of every victim: what the swap touches."""
     in_the_way: tuple[str, ...] = ()
+    others: tuple[str, ...] | None = None
+    """Who could have left instead, in the order of choice; None: whoever else is on those GPUs."""
+    reason: str = ""
+    """Why never, where no model that is in the way says it."""
+    set_name: str = ""
+    """matrix: the set whose combination is kept."""
+    cost: int = 0
+    """matrix, capacity: what the victims cost together."""
+    nodes: int = 0
+    """capacity: partial plans that were looked at."""
+    search_limited: bool = False
+    """capacity: there were too many of them, and another plan may be cheaper."""
 
 
-def plan(state: State, target: Model, request: Request) -> Plan:
-    """The fewest victims, in the order of `victim_key`, that leave room on every GPU of the target."""
+def plan(state: State, target: Model, request: Request, leaving: Sequence[str] = ()) -> Plan:
+    """The fewest victims, in the order of `victim_key`, that leave room on every GPU of the target.
+
+    `leaving` are victims that another rule has chosen already; they stand first.
+    """
     if target.mask >> state.settings.gpus:
         return Plan(outcome="never", mask=target.mask)
     room = state.settings.max_models_per_gpu - 1
     outcome: Literal["ok", "wait", "never"] = "ok"
-    chosen: list[str] = []
+    chosen = list(leaving)
     in_the_way: list[str] = []
     for gpu in target.gpus:
         staying = [name for name in state.residents[gpu] if name != target.name and name not in chosen]
@@ -43,13 +59,13 @@ def plan(state: State, target: Model, request: Request) -> Plan:
         if len(candidates) < over:
             stuck = [name for name in staying if name not in candidates]
             in_the_way += [name for name in stuck if name not in in_the_way]
-            may_leave_later = sum(not _is_pinned(state, name) for name in stuck)
+            may_leave_later = sum(not is_pinned(state, name) for name in stuck)
             outcome = "wait" if outcome != "never" and len(candidates) + may_leave_later >= over else "never"
             over = len(candidates)
         if len(candidates) > 1:
             candidates.sort(key=lambda name: victim_key(state, name, forced=request.forced))
         chosen += candidates[:over]
-    if len(chosen) > 1:
+    if len(chosen) > 1 and not leaving:
         chosen = _needed(state, target, chosen, room)
     mask = target.mask
     for name in chosen:
@@ -65,10 +81,34 @@ def has_room(state: State, target: Model) -> bool:
     )
 
 
+def fits(state: State, target: Model, staying: Sequence[str]) -> bool:
+    """Whether there is room for it on each of its GPUs while these stay."""
+    cap = state.settings.max_models_per_gpu
+    return all(sum(gpu in state.models[name].gpus for name in staying) < cap for gpu in target.gpus)
+
+
+# --- what every engine asks of a model ------------------------------------------------------------------------------
+
+
+def resident(state: State, target: Model) -> list[Model]:
+    """All other models that have a process or are about to have one, wherever they are."""
+    return [model for model in state.models.values() if (model.replicas or model.target_of) and model is not target]
+
+
+def meet(state: State, one: Model, other: Model) -> bool:
+    """Whether rules about who lives with whom concern these two: everywhere or, by `scope`, on a GPU of both."""
+    return state.settings.scope != "gpu" or one.mask & other.mask != 0
+
+
+def is_leaving(model: Model) -> bool:
+    """Nothing keeps it: its processes end, or will once they are idle."""
+    return model.phase in ("draining", "stopping")
+
+
 def is_evictable(state: State, name: str) -> bool:
     """Ready, in no swap, and allowed to leave."""
     model = state.models[name]
-    return model.phase == "ready" and not model.target_of and not model.victim_of and not _is_pinned(state, name)
+    return model.phase == "ready" and not model.target_of and not model.victim_of and not is_pinned(state, name)
 
 
 def victim_key(state: State, name: str, *, forced: bool) -> tuple[bool, bool, int, str]:
@@ -88,7 +128,8 @@ def age_stamp(state: State, model: Model) -> int:
     return model.loaded_us if state.settings.eviction == "fifo" else model.used_us
 
 
-def _is_pinned(state: State, name: str) -> bool:
+def is_pinned(state: State, name: str) -> bool:
+    """Never evicted for another model."""
     settings = state.settings.models.get(name)
     return settings is not None and settings.persistent
 

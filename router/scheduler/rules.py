@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Literal
 
 from eventlog import events as e
-from router.scheduler import swaps
+from router.scheduler import engines, swaps
 from router.scheduler.dispatch import choose, dispatch, needs_swap
-from router.scheduler.residency import Plan, is_evictable, plan, victim_key
+from router.scheduler.residency import Plan
 from router.scheduler.state import (
     EVERYWHERE,
     Model,
@@ -127,7 +127,7 @@ def serve_the_queue(state: State) -> list[e.Decision]:
     """
     if not state.touched or not state.lanes:
         return []
-    within = _connected(state, state.touched)
+    within = EVERYWHERE if engines.looks_beyond_gpus(state.settings) else _connected(state, state.touched)
     heads = []
     for name, lane in state.lanes.items():
         if within & (state.models[name].mask or EVERYWHERE):
@@ -135,7 +135,7 @@ def serve_the_queue(state: State) -> list[e.Decision]:
             if head is not None:
                 heads.append((head, name))
     heads.sort()
-    ahead = _Ahead(busy=busy_mask(state))
+    ahead = _Ahead(busy=busy_mask(state) | engines.busy_contest(state))
     decisions: list[e.Decision] = []
     for rank, name in heads:
         model = state.models[name]
@@ -173,24 +173,24 @@ class _Ahead:
         self.busy = busy
         self.claimed = 0
         self.claims: list[tuple[int, int]] = []
-        """GPUs and rid of each claim."""
+        """GPUs, what else is competed for, and rid of each claim."""
         self.blocked: list[str] = []
         self.earlier: list[str] = []
         self.plans: dict[tuple[int, bool], Plan] = {}
-        """Models that are nowhere need the same room wherever they have the same GPUs."""
+        """Under the cap, models that are nowhere need the same room wherever they have the same GPUs."""
 
     def plan(self, state: State, model: Model, request: Request) -> Plan:
-        if model.phase != "absent":
-            return plan(state, model, request)
+        if model.phase != "absent" or state.settings.engine != "residency":
+            return engines.plan(state, model, request)
         key = (model.mask, request.forced)
         known = self.plans.get(key)
         if known is None:
-            known = self.plans[key] = plan(state, model, request)
+            known = self.plans[key] = engines.plan(state, model, request)
         return known
 
-    def claim(self, request: Request, needed: Plan, hard: bool) -> None:
-        self.claimed |= needed.mask
-        self.claims.append((needed.mask, request.rid))
+    def claim(self, request: Request, mask: int, needed: Plan, hard: bool) -> None:
+        self.claimed |= mask
+        self.claims.append((mask, request.rid))
         if hard:
             self.blocked += needed.victims
             self.blocked += needed.in_the_way
@@ -223,7 +223,7 @@ def _ask_for_a_swap(
     needed = ahead.plan(state, model, request)
     if needed.outcome == "never":
         return _refuse(state, model, request, needed)
-    mask = needed.mask
+    mask = needed.mask | engines.contest(state, model)
     is_claimed = mask & ahead.claimed != 0
     head_since_us = request.head_since_us
     if head_since_us < 0 and not is_claimed:
@@ -237,7 +237,7 @@ def _ask_for_a_swap(
     by: tuple[str, ...]
     if mask & ahead.busy:
         why = "swapping"
-        by = tuple([swap.target or ", ".join(swap.victims) for swap in state.swaps.values() if swap.mask & mask])
+        by = tuple([swap.target or ", ".join(swap.victims) for swap in engines.swaps_on(state, mask)])
     elif is_claimed:
         why = "claimed"
         by = (ahead.first_claim(mask),)
@@ -251,7 +251,7 @@ def _ask_for_a_swap(
         by = tuple([name for name in needed.victims if state.models[name].in_flight or wanted_by(state, name)])
         if hard or not by:
             return swaps.begin_load(state, model, request, needed, contested=bool(by))
-    ahead.claim(request, needed, hard)
+    ahead.claim(request, mask, needed, hard)
     _hold(request, needed, why, hard, by, head_since_us, decisions)
     if why == "grace" and not _is_timed(state, request, due_us):
         decisions.append(e.TimerSet(kind="grace", key=str(request.rid), due_us=due_us))
@@ -301,7 +301,9 @@ def _hold(
 
 def _refuse(state: State, model: Model, request: Request, needed: Plan) -> e.Decision:
     """It can never be loaded: said at once, and nobody is evicted for it."""
-    if needed.in_the_way:
+    if needed.reason:
+        reason = needed.reason
+    elif needed.in_the_way:
         reason = f"{', '.join(needed.in_the_way)} may not be evicted for it"
     else:
         reason = f"it needs GPUs {list(model.gpus)} of {state.settings.gpus}"
@@ -351,15 +353,9 @@ def unload_stale_models(state: State) -> e.Decision | None:
 
 
 def unload_what_is_too_much(state: State) -> e.Decision | None:
-    """A reload has lowered the number of models per GPU: the first in the order of eviction leave."""
-    for gpu, names in enumerate(state.residents):
-        if len(names) <= state.settings.max_models_per_gpu or busy_mask(state) >> gpu & 1:
-            continue
-        leaving = [name for name in names if is_evictable(state, name)]
-        if leaving:
-            first = min(leaving, key=lambda name: victim_key(state, name, forced=False))
-            return swaps.begin_unload(state, state.models[first], why="stale")
-    return None
+    """A reload allows fewer models, or others together: the first in the order of eviction leave."""
+    name = engines.surplus(state)
+    return swaps.begin_unload(state, state.models[name], why="stale") if name else None
 
 
 def unload_idle_models(state: State) -> e.Decision | None:

@@ -20,6 +20,9 @@ CONVERSATIONS_MAX = 512
 """Conversations remembered per model for the choice of a replica."""
 SUSPECTS_MAX = 64
 
+GPUS_MAX = 1024
+"""Most GPUs of a router; in a mask, what stands above them is of no GPU."""
+
 EVERYWHERE = -1
 """A mask of all GPUs, and of none."""
 
@@ -98,6 +101,8 @@ class Model(msgspec.Struct, kw_only=True):
     """Times of recent crashes that are not put down to a single request."""
     top_up_wanted: bool = False
     top_up_after_us: int = 0
+    takes: dict[str, int] = {}
+    """What its processes take of each pool, as configured when they were ordered."""
     stale: bool = False
     """Its configuration changed while it was loaded: it leaves, and comes back as now configured."""
     conversations: dict[str, str] = {}

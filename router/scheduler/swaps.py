@@ -7,8 +7,9 @@ from typing import Literal
 
 from eventlog import events as e
 from router.scheduler.dispatch import choose, dispatch
+from router.scheduler.engines import evict_cost, has_room
 from router.scheduler.fold import HOPELESS, cooldown_us
-from router.scheduler.residency import Plan, age_stamp, has_room, is_evictable, victim_key
+from router.scheduler.residency import Plan, age_stamp, is_evictable, victim_key
 from router.scheduler.state import (
     Model,
     Request,
@@ -44,13 +45,9 @@ def begin_load(state: State, model: Model, request: Request, needed: Plan, *, co
         why = "idle"
     else:
         why = "forced" if request.forced else "grace_over"
-    others = [
-        name
-        for gpu in model.gpus
-        for name in state.residents[gpu]
-        if name not in needed.victims and name != model.name and is_evictable(state, name)
-    ]
-    others = sorted(dict.fromkeys(others), key=lambda name: victim_key(state, name, forced=request.forced))
+    others = needed.others
+    if others is None:
+        others = _others_on(state, model, request, needed)
     return e.SwapBegun(
         swap=state.last_swap + 1,
         target=model.name,
@@ -62,8 +59,24 @@ def begin_load(state: State, model: Model, request: Request, needed: Plan, *, co
         replicas=_missing(state, model),
         waited_us=max(0, state.now_us - request.arrived_us),
         head_since_us=request.head_since_us if request.head_since_us >= 0 else state.now_us,
+        engine=state.settings.engine,
+        set_name=needed.set_name,
+        cost=needed.cost,
+        nodes=needed.nodes,
+        search_limited=needed.search_limited,
         op=request.op,
     )
+
+
+def _others_on(state: State, model: Model, request: Request, needed: Plan) -> tuple[str, ...]:
+    """Who else could have left its GPUs, in the order of choice."""
+    others = [
+        name
+        for gpu in model.gpus
+        for name in state.residents[gpu]
+        if name not in needed.victims and name != model.name and is_evictable(state, name)
+    ]
+    return tuple(sorted(dict.fromkeys(others), key=lambda name: victim_key(state, name, forced=request.forced)))
 
 
 def begin_top_up(state: State, model: Model) -> e.SwapBegun:
@@ -94,6 +107,7 @@ def _as_victim(state: State, name: str) -> e.Victim:
         in_flight=model.in_flight,
         age_us=state.now_us - age_stamp(state, model),
         gpus=model.gpus,
+        cost=evict_cost(state.settings, name),
         worth=worth_of(state, model) if counts_uses(state) else 0,
     )
 

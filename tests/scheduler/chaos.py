@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from eventlog import events as e
-from eventlog.settings import KeySettings, ModelSettings, SchedulerSettings
+from eventlog.settings import GroupSettings, KeySettings, MatrixSet, ModelSettings, SchedulerSettings
 from tests.scheduler.judge import Judge
 from tests.scheduler.shell import SECOND, Process
 
@@ -83,6 +83,9 @@ class Chaos(Judge):
             models = dict(self.settings.models)
         elif change == "cap":
             settings = msgspec.structs.replace(settings, max_models_per_gpu=3 - settings.max_models_per_gpu)
+        elif change == "engine":
+            settings = with_engine(settings, settings.engine, random.Random(len(self.record)).choice)
+            models = dict(settings.models)
         elif change == "grace":
             settings = msgspec.structs.replace(settings, head_grace_us=settings.head_grace_us // 2)
         elif change == "gpus":
@@ -257,6 +260,54 @@ class Chaos(Judge):
         self.happens(e.ReplicaCrashed(replica=replica) if crash else e.ReplicaStopped(replica=replica))
 
 
+def with_engine(settings: SchedulerSettings, engine: str, draw: Callable[[list[object]], object]) -> SchedulerSettings:
+    """These settings under another engine, with rules for the models that there are. The cap may stand beside it."""
+    names = sorted(settings.models)
+    groups = {
+        title: GroupSettings(
+            members=members,
+            swap=draw([True, False]),  # type: ignore[arg-type]
+            exclusive=draw([True, False]),  # type: ignore[arg-type]
+            persistent=draw([False, False, True]),  # type: ignore[arg-type]
+        )
+        for title, members in zip(("one", "two"), draw(_groupings(names)), strict=False)  # type: ignore[call-overload]
+    }
+    combinations = [sorted({str(draw(list(names))) for _ in range(3)}) for _ in range(4)]
+    models = {
+        name: msgspec.structs.replace(
+            model,
+            capacities={pool: draw([0, 2, 3, 5]) for pool in draw([["ram"], ["ram", "vram"], []])},  # type: ignore[union-attr]
+            evict_cost=draw([None, None, 0, 1, 7]),
+        )
+        for name, model in settings.models.items()
+    }
+    return msgspec.structs.replace(
+        settings,
+        models=models,
+        engine=engine,
+        max_models_per_gpu=draw([0, 0, 1, 2]),
+        scope=draw(["", "instance", "gpu"]),
+        groups=groups,
+        matrix=(
+            MatrixSet(name="one", combinations=tuple(map(tuple, combinations[:2]))),
+            MatrixSet(name="two", combinations=tuple(map(tuple, combinations[2:]))),
+        ),
+        matrix_evict_costs=draw([{}, {names[0]: 9}]),
+        pools={"ram": 10, "vram": 10},
+    )
+
+
+def _groupings(names: list[str]) -> list[object]:
+    """A few ways to put models into up to two groups; the rest are in none."""
+    return [
+        (),
+        (tuple(names),),
+        (tuple(names[:2]), tuple(names[2:])),
+        (tuple(names[::2]), tuple(names[1::2])),
+        (tuple(names[:1]), tuple(names[2:])),
+    ]
+
+
 def settings_of(draw: Callable[[list[object]], object]) -> SchedulerSettings:
     """Settings with every knob somewhere; `draw` picks one of a list."""
     topology = TOPOLOGIES[str(draw(list(TOPOLOGIES)))]
@@ -284,10 +335,13 @@ def settings_of(draw: Callable[[list[object]], object]) -> SchedulerSettings:
     )
 
 
-def ramble(seed: int, steps: int) -> Chaos:
+def ramble(seed: int, steps: int, engine: str = "") -> Chaos:
     """A story told by a seed: the same on every machine."""
     dice = random.Random(seed)
-    chaos = Chaos(settings_of(dice.choice), strict=False)
+    settings = settings_of(dice.choice)
+    if engine:
+        settings = with_engine(settings, engine, random.Random(f"{engine}/{seed}").choice)
+    chaos = Chaos(settings, strict=False)
     stops_at = dice.randrange(steps) if dice.random() < 0.3 else steps
     for step in range(steps):
         if step == stops_at:
@@ -322,6 +376,9 @@ def one_thing(chaos: Chaos, dice: random.Random) -> None:
     elif chance < 0.83:
         chaos.release(index)
     else:
+        reloads = ["remove", "back", "cap", "grace", "gpus", "replicas", "print"]
+        if chaos.state.settings.engine != "residency":
+            reloads.append("engine")
         rare = (
             lambda: chaos.load_fails(index, dice.choice(FAILURES)),
             lambda: chaos.lose(index, dice.random() < 0.5),
@@ -332,7 +389,7 @@ def one_thing(chaos: Chaos, dice: random.Random) -> None:
             lambda: chaos.unload(index, dice.random() < 0.3),
             lambda: chaos.cancel(index),
             lambda: chaos.gpu(index % chaos.state.settings.gpus, dice.choice(["out", "in", "in"])),
-            lambda: chaos.reload(index, dice.choice(["remove", "back", "cap", "grace", "gpus", "replicas", "print"])),
+            lambda: chaos.reload(index, dice.choice(reloads)),
             lambda: chaos.late_report(index, dice.randrange(20)),
             chaos.through_a_checkpoint,
             chaos.drain,

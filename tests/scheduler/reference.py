@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from router.scheduler.state import Model, Replica, Request, State
+from tests.scheduler import reference_engines as engines
 
 
 @dataclass
@@ -25,8 +26,9 @@ class Move:
 def next_move(state: State) -> Move | None:
     """Scan the queue in its order; earlier requests claim GPUs and protect models against later ones."""
     now, grace = state.now_us, state.settings.head_grace_us
-    busy = {gpu for swap in state.swaps.values() for gpu in _gpus(swap.mask)}
-    claimed: set[int] = set()
+    busy: set[object] = {gpu for swap in state.swaps.values() for gpu in _gpus(swap.mask)}
+    busy = busy.union(*(engines.resources(state, swap.target) for swap in state.swaps.values() if swap.target))
+    claimed: set[object] = set()
     blocked: set[str] = set()
     earlier: set[str] = set()
     seen: set[str] = set()
@@ -53,7 +55,9 @@ def next_move(state: State) -> Move | None:
         outcome, victims, stuck = plan(state, model, request)
         if outcome == "never":
             return Move("refuse", request.rid)
-        foot = set(model.gpus).union(*(state.models[victim].gpus for victim in victims))
+        foot = engines.resources(state, model.name).union(
+            model.gpus, *(state.models[victim].gpus for victim in victims)
+        )
         since = request.head_since_us
         if since < 0:
             since = now
@@ -84,6 +88,7 @@ def plan(state: State, target: Model, request: Request) -> tuple[str, list[str],
         return "never", [], []
     cap = state.settings.max_models_per_gpu
     outcome, victims, stuck = "now", list[str](), list[str]()
+    engine = state.settings.engine != "residency"
 
     def order(name: str) -> tuple[bool, bool, int, str]:
         model = state.models[name]
@@ -91,7 +96,11 @@ def plan(state: State, target: Model, request: Request) -> tuple[str, list[str],
         wanted = not request.forced and _wanted(state, name) > 0
         return wanted, state.settings.prefer_idle and _in_flight(state, name) > 0, age, name
 
-    for gpu in sorted(target.gpus):
+    if engine:
+        outcome, victims, stuck = engines.plan(state, target)
+        if state.settings.engine != "capacity":
+            victims.sort(key=order)
+    for gpu in sorted(target.gpus) if cap else ():
         staying = [name for name in _residents(state, gpu) if name != target.name and name not in victims]
         excess = len(staying) - (cap - 1)
         if excess <= 0:
@@ -106,8 +115,11 @@ def plan(state: State, target: Model, request: Request) -> tuple[str, list[str],
             else:
                 outcome = "later"
         victims += can_go[:excess]
-    for name in list(victims):
+    for name in list(victims) if cap and (outcome == "now" or not engine) else ():
         others = [victim for victim in victims if victim != name]
+        staying_then = {one for one in engines.present(state) if one not in (target.name, *others)}
+        if engine and engines.legal_with(state, target, staying_then) is False:
+            continue
         if all(
             len([one for one in _residents(state, gpu) if one != target.name and one not in others]) <= cap - 1
             for gpu in state.models[name].gpus
@@ -122,7 +134,9 @@ def must_leave(state: State, request: Request) -> set[str]:
     target = state.models[request.model]
     cap = state.settings.max_models_per_gpu
     result: set[str] = set()
-    for gpu in target.gpus:
+    if state.settings.engine != "residency":
+        result = engines.must_leave(state, target)
+    for gpu in target.gpus if cap else ():
         there = [name for name in _residents(state, gpu) if name != target.name]
         if len(there) - (cap - 1) >= len([name for name in there if not _persistent(state, name)]):
             result |= {name for name in there if not _persistent(state, name)}

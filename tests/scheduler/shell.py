@@ -14,6 +14,7 @@ from eventlog import events as e
 from eventlog.settings import SchedulerSettings
 from router.scheduler import State, digest, dump, fold, next_decision, restore
 from router.scheduler.invariants import check, check_decision
+from tests.scheduler import reference_engines as engines
 
 SECOND = 1_000_000
 START_US = 1_000_000 * SECOND
@@ -204,9 +205,13 @@ class Shell:
             if decision.model in there:
                 continue
             cap = self.state.settings.max_models_per_gpu
-            assert len(there | {decision.model}) <= cap, (
+            assert not cap or len(there | {decision.model}) <= cap, (
                 f"{decision.model} joins {sorted(there)} on GPU {gpu}, of {cap}"
             )
+        if decision.model not in {process.model for process in self.processes.values()}:
+            there = {process.model for process in self.processes.values()}
+            legal = engines.legal_with(self.state, self.state.models[decision.model], there)
+            assert self.state.settings.engine == "residency" or legal, f"{decision.model} joins {sorted(there)}"
         self.processes[decision.replica] = Process(decision.replica, decision.model, decision.gpus)
 
     # --- at the end ---

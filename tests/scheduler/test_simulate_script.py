@@ -38,7 +38,7 @@ def test_a_violation_is_told_up_to_where_it_happened(
 ) -> None:
     """A slot leak, planted: nobody takes note that a slot was released."""
     monkeypatch.delitem(sys.modules["router.scheduler.fold"]._APPLY, e.SlotReleased)
-    _, _, found = script.try_seeds(("world", 0, 40))
+    _, _, found = script.try_seeds(("world", 0, 40, ""))
     assert found
     kind, seed, wrong = found[0]
     assert script.tell_one([kind], seed) == 1

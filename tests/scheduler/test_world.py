@@ -7,7 +7,7 @@ import pytest
 from eventlog import events as e
 from eventlog.settings import KeySettings, ModelSettings, SchedulerSettings
 from router.scheduler import digest
-from tests.scheduler.chaos import TOPOLOGIES
+from tests.scheduler.chaos import TOPOLOGIES, with_engine
 from tests.scheduler.shell import SECOND
 from tests.scheduler.world import Manners, World
 
@@ -15,7 +15,7 @@ WORLDS = 300
 REQUESTS = 30
 
 
-def world_of(seed: int, *, requests: int = REQUESTS, faults: bool = True, keys: bool = True) -> World:
+def world_of(seed: int, *, requests: int = REQUESTS, faults: bool = True, keys: bool = True, engine: str = "") -> World:
     """A world with traffic for a minute or so, and with administrators."""
     dice = random.Random(seed)
     topology = TOPOLOGIES[dice.choice(sorted(TOPOLOGIES))]
@@ -37,6 +37,8 @@ def world_of(seed: int, *, requests: int = REQUESTS, faults: bool = True, keys: 
         force_load_us=dice.choice([30, 300]) * SECOND,
         keys={"limited": KeySettings(max_parallel=2)} if keys else {},
     )
+    if engine:
+        settings = with_engine(settings, engine, random.Random(f"{engine}/{seed}").choice)
     rare = 0.03 if faults else 0.0
     manners = Manners(
         load_s=(1.0, 8.0),
