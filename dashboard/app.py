@@ -4,6 +4,7 @@
     GET  /dash/api/stream               which tables change, as server-sent events; Last-Event-ID
     GET  /api/questions                 questions with a name
     GET  /api/ask/{name}                its answer; since, until (2h, 2026-03-01, seconds since 1970), model
+    GET  /router/history, ...           see history_api
     POST /api/sql {"sql": "SELECT ..."} any question that reads
     GET  /dash, /dash/...               the pages, each a module of PAGES
 
@@ -19,7 +20,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dashboard import assets, overview
+from dashboard import assets, history_api, overview
 from dashboard.history import History
 from dashboard.news import News, TooMany
 from projections import questions
@@ -59,6 +60,7 @@ def create_app(history: History, news: News | None = None) -> FastAPI:
         return _error(400, "invalid_question", str(error))
 
     app.include_router(assets.routes())
+    app.include_router(history_api.routes(history))
     for each in PAGES:
         app.include_router(each.routes(history))
 

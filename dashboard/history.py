@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from projections.sandbox import Answer, ask
 
 logger = logging.getLogger("llama_router.dashboard")
 
+FRESH_S = 2.0
 READERS = 2
 """Questions at once; more wait. A browser with many panels must not take the machine."""
 
@@ -56,7 +58,10 @@ class History:
         self._changed = changed
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="question")
         self._thread = threading.Thread(target=self._follow, name="projector", daemon=True)
-        self._closing = threading.Event()
+        self._closing = False
+        self._wake = threading.Event()
+        self._waiting: list[Callable[[], object]] = []
+        """To be called by the thread once it has looked at the log."""
         self._caught_up = False
         self._caught_up_once = threading.Event()
         self._applied_at_s = time.monotonic()
@@ -75,6 +80,16 @@ class History:
         return await asyncio.get_running_loop().run_in_executor(
             self._readers, self._ask, sql, parameters, time_limit_s, max_rows
         )
+
+    async def fresh(self, patience_s: float = FRESH_S) -> None:
+        """Until the tables hold what the log holds now, or for so long."""
+        loop = asyncio.get_running_loop()
+        looked = asyncio.Event()
+        self._waiting.append(lambda: loop.call_soon_threadsafe(looked.set))
+        self._wake.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await looked.wait()
 
     @property
     def is_ready(self) -> bool:
@@ -102,7 +117,8 @@ class History:
         }
 
     def close(self) -> None:
-        self._closing.set()
+        self._closing = True
+        self._wake.set()
         self._thread.join()
         self._readers.shutdown(cancel_futures=True)
         self._projector.close()
@@ -115,7 +131,9 @@ class History:
     def _follow(self) -> None:
         rebuilt_because = self._projector.rebuilt_because
         try:
-            while not self._closing.is_set():
+            while not self._closing:
+                self._wake.clear()
+                waiting, self._waiting = self._waiting, []
                 some = self._projector.poll()
                 if rebuilt_because != self._projector.rebuilt_because:
                     rebuilt_because = self._projector.rebuilt_because
@@ -128,7 +146,10 @@ class History:
                     self._projector.changed = {definition.name for definition in definitions()}
                     self._tell()
                     self._caught_up_once.set()
-                self._closing.wait(self._projector.pause_s() if self._caught_up else 0)
+                for call_back in waiting:
+                    call_back()
+                if self._caught_up:
+                    self._wake.wait(self._projector.pause_s())
         except Exception as error:
             logger.error("the dashboard's tables cannot be kept up to date: %s", error)
             self._failed(error)

@@ -527,6 +527,12 @@ class AdminGpu(Fact, frozen=True, kw_only=True, omit_defaults=True):
     by: str = ""
 
 
+class HistoryReset(Fact, frozen=True, kw_only=True, omit_defaults=True):
+    """The history is to be told from here on: what had ended by now is not told any more. The log keeps it."""
+
+    by: str = ""
+
+
 class TimerFired(Fact, frozen=True, kw_only=True, omit_defaults=True):
     """A timer that a TimerSet asked for is due. Decisions look at the time, never at this event alone."""
 

@@ -42,6 +42,22 @@ FROM batch
 WHERE type IN ('LoadWished', 'AdminUnload', 'AdminCancel', 'AdminDrain', 'AdminGpu')
 ORDER BY seq;
 
+-- apply events: HistoryReset
+INSERT INTO operations BY NAME
+SELECT
+    seq,
+    run,
+    at_us,
+    'reset_history' AS kind,
+    false AS forced,
+    coalesce("by", '') AS asked_by,
+    seq AS end_seq,
+    at_us AS ended_us,
+    'done' AS outcome
+FROM batch
+WHERE type = 'HistoryReset'
+ORDER BY seq;
+
 -- apply events: AdminDone
 UPDATE operations SET
     end_seq = done.seq,

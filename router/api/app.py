@@ -19,7 +19,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, Response
 
 from router import errors, routes
-from router.api import control, events, logs, metrics, models, props, status, version
+from router.api import control, events, history, logs, metrics, models, props, status, version
+from router.api.dash import Dash
 from router.api.lifecycle import Lifecycle
 from router.api.services import Services
 
@@ -49,6 +50,7 @@ def create_app(services: Services) -> FastAPI:
         logs.routes(services),
         props.routes(services),
         version.routes(services),
+        history.routes(services, Dash(services)),
     )
     for part in parts:
         app.include_router(part)

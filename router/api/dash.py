@@ -19,6 +19,7 @@ import msgspec
 
 from router import errors
 from router.api.cors import Receive, Scope, Send
+from router.api.services import Services
 from router.body import Body, BodyStore, ClientGone
 from router.client import Client, client_of
 from router.headers import Fields, to_upstream, value_of
@@ -45,10 +46,9 @@ def is_for_dashboard(method: str, path: str) -> bool:
 class Dash:
     """ASGI application that passes requests to the dashboard's process."""
 
-    def __init__(self, endpoint: Endpoint | None, bodies: BodyStore) -> None:
-        """`endpoint` None: there is no such process, by the owner's wish."""
-        self._endpoint = endpoint
-        self._bodies = bodies
+    def __init__(self, services: Services) -> None:
+        self._endpoint = services.dashboard
+        self._bodies = BodyStore(services.config.run_dir, memory_limit=BODY_MAX, body_limit=BODY_MAX)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = client_of(scope)

@@ -13,7 +13,6 @@ from router import errors, routes
 from router.api import access, dash, health
 from router.api.cors import App, Cors, Receive, Scope, Send
 from router.api.services import Services
-from router.body import BodyStore
 
 log = logging.getLogger("llama_router.api")
 
@@ -33,8 +32,7 @@ class Front:
         """From now on requests are taken. `relay` gets those of llama-server's routes."""
         self._services = services
         self._relay = relay
-        bodies = BodyStore(services.config.run_dir, memory_limit=dash.BODY_MAX, body_limit=dash.BODY_MAX)
-        self._dash = dash.Dash(services.dashboard, bodies)
+        self._dash = dash.Dash(services)
         self._app = asyncio.create_task(asyncio.to_thread(_create, services))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,0 +1,71 @@
+-- What each GPU did over time: swapping before serving before idle; inactive while no router ran.
+WITH known AS (
+    SELECT gpu FROM gpus
+    UNION
+    SELECT unnest(gpus) FROM model_configs
+),
+spans AS (
+    SELECT gpu, 'running' AS what, started_us AS from_us,
+        CASE WHEN run < (SELECT max(run) FROM runs) THEN coalesce(stopped_us, last_us) ELSE stopped_us END AS until_us
+    FROM runs, known
+    UNION ALL
+    SELECT gpu, 'swapping', from_us, until_us FROM residency WHERE phase <> 'ready'
+    UNION ALL
+    -- Its victims drain before anything stops or loads.
+    SELECT unnest(footprint), 'swapping', begun_us, ended_us FROM swaps
+    UNION ALL
+    SELECT unnest(gpus), 'serving', dispatched_us, requests.ended_us
+    FROM requests JOIN replicas USING (replica)
+    WHERE slots_wanted > 0
+),
+cut AS (
+    SELECT
+        gpu,
+        what,
+        greatest(from_us, $since_us) AS from_us,
+        least(coalesce(until_us, $until_us), $until_us) AS until_us
+    FROM spans
+    WHERE gpu IN (SELECT gpu FROM known) AND from_us < $until_us AND coalesce(until_us, $until_us) > $since_us
+),
+marks AS (
+    SELECT gpu, $since_us AS at_us, what, 0 AS change FROM known, (VALUES ('running')) AS kinds (what)
+    UNION ALL
+    SELECT gpu, from_us, what, 1 FROM cut
+    UNION ALL
+    SELECT gpu, until_us, what, -1 FROM cut
+),
+changes AS (
+    SELECT
+        gpu,
+        at_us,
+        coalesce(sum(change) FILTER (what = 'running'), 0) AS running,
+        coalesce(sum(change) FILTER (what = 'swapping'), 0) AS swapping,
+        coalesce(sum(change) FILTER (what = 'serving'), 0) AS serving
+    FROM marks
+    GROUP BY gpu, at_us
+),
+levels AS (
+    SELECT
+        gpu,
+        at_us,
+        CASE
+            WHEN sum(running) OVER so_far = 0 THEN 'inactive'
+            WHEN sum(swapping) OVER so_far > 0 THEN 'swapping'
+            WHEN sum(serving) OVER so_far > 0 THEN 'serving'
+            ELSE 'idle'
+        END AS status
+    FROM changes
+    WINDOW so_far AS (PARTITION BY gpu ORDER BY at_us)
+),
+turns AS (
+    SELECT gpu, at_us, status FROM levels
+    QUALIFY status IS DISTINCT FROM lag(status) OVER (PARTITION BY gpu ORDER BY at_us)
+)
+SELECT
+    gpu,
+    status,
+    at_us AS from_us,
+    coalesce(lead(at_us) OVER (PARTITION BY gpu ORDER BY at_us), $until_us) AS until_us
+FROM turns
+QUALIFY from_us < until_us
+ORDER BY gpu, from_us
