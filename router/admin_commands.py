@@ -58,6 +58,14 @@ def add_admin_commands(verbs: Any) -> None:
     unload.add_argument("--all", action="store_true", help="every model")
     unload.add_argument("--force", action="store_true", help="cut what is running, fail what waits")
 
+    _verb(
+        verbs,
+        "reload",
+        _reload,
+        "read the configuration again",
+        "llama-router reload && echo in force",
+    )
+
     cancel = _verb(verbs, "cancel", _cancel, "end a request in its client's place", "llama-router cancel 1207")
     cancel.add_argument("rid", type=int, metavar="REQUEST")
 
@@ -146,6 +154,17 @@ def _unload(args: argparse.Namespace) -> int:
         return 0
     _ask(args, "POST", "/models/unload", {"model": args.model, "force": args.force, "wait": True})
     print(f"{args.model} is unloaded")
+    return 0
+
+
+def _reload(args: argparse.Namespace) -> int:
+    told = _ask(args, "POST", "/router/reload")
+    words = [f"{what}: {', '.join(told[what])}" for what in ("added", "removed", "changed") if told[what]]
+    print(f"the configuration is in force ({'; '.join(words) or 'no model changed'})")
+    for name in told["needs_restart"]:
+        print(f"a new {name} takes effect when the router is started again")
+    for warning in told["warnings"]:
+        print(f"warning: {warning}", file=sys.stderr)
     return 0
 
 

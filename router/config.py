@@ -141,6 +141,8 @@ class Config:
     cors_origins: tuple[str, ...] = ()
     """Pages of other hosts that may use the router from a browser."""
     include_aliases_in_list: bool = False
+    watch_config: bool = False
+    """Whether a change of the two files is a reload."""
     child_transport: Literal["unix", "tcp"] = "unix"
     """tcp: for a llama-server that cannot listen on a socket file."""
     timings: Timings = Timings()
@@ -281,6 +283,7 @@ def load(
         default_model=default_model,
         cors_origins=values["CORS_ORIGINS"],
         include_aliases_in_list=values["INCLUDE_ALIASES_IN_LIST"],
+        watch_config=values["WATCH_CONFIG"],
         timings=_timings(values),
         limits=_limits(values),
         keys=keys,

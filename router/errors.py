@@ -39,6 +39,7 @@ CLIENT_CODES = {
     "model_not_loaded": 409,
     "body_too_large": 413,
     "unsupported_encoding": 415,
+    "invalid_config": 422,
     "headers_too_large": 431,
 }
 REPLICA_CODES = {

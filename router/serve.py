@@ -130,7 +130,7 @@ class Router:
         self._salt = salt
         self._started = started
         self._dashboard = Dashboard(config, self._loop.run) if config.dashboard.on else None
-        self._reloader = Reloader(config, read_config, self._reconfigure)
+        self._reloader = Reloader(config, read_config, self._reconfigure, loop=self._loop, now_us=self._clock.now_us)
         self._background: list[asyncio.Task[None]] = []
         self._relay: Relay
         self._services: Services
@@ -174,6 +174,7 @@ class Router:
             self._replicas,
             self._gpus,
             self._started,
+            self._reloader,
             gate,
             self._view,
             dashboard=self._dashboard.endpoint if self._dashboard is not None else None,
@@ -189,6 +190,7 @@ class Router:
             asyncio.create_task(self._watch_clock()),
             asyncio.create_task(Sampler(self._loop, self._replicas.endpoint).run()),
             asyncio.create_task(self._wedge_watch(relay).run()),
+            asyncio.create_task(self._reloader.watch()),
         ]
         if self._dashboard is not None:
             self._background.append(asyncio.create_task(self._dashboard.run()))
@@ -238,7 +240,8 @@ class Router:
         self._config = config
         self._replicas.reconfigure(config)
         self._relay.config = config
-        self._services.config = config
+        before, self._services.config = self._services.config, config
+        operations.load_after_reload(self._services, before)
 
     # --- stop ---
 

@@ -144,6 +144,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("CORS_ORIGINS", (), origins_of_pages, "pages of other hosts that may use the router from a browser"),
     Setting("DEFAULT_MODEL", "", text, "for requests that name no model"),
     Setting("INCLUDE_ALIASES_IN_LIST", False, flag, "list aliases as models of their own"),
+    Setting("WATCH_CONFIG", False, flag, "read config.json and presets.ini again when they change"),
     # the scheduler
     Setting("NUM_GPUS", None, integer(1, 1024, or_none=True), "number of GPUs; NVML's count where absent"),
     Setting("MAX_MODELS_PER_GPU", 1, integer(1, 1000), "models that may be resident on one GPU"),

@@ -12,7 +12,7 @@ from router.api.access import administrator, caller_in
 from router.api.lifecycle import Lifecycle
 from router.api.reply import Json
 from router.api.services import Services
-from router.api.status import gpu_rows, request_rows
+from router.api.status import config_row, gpu_rows, request_rows
 from router.scheduler.state import gpus_of
 
 
@@ -69,6 +69,14 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
     async def drain(request: Request, wait: bool = wait_query) -> Response:
         done = await operations.drain(services, wait=wait, by=administrator(request))
         return Json({"outcome": done.outcome if done else "pending"})
+
+    @api.post("/router/reload", summary="Read the configuration again, and say what changed or what is wrong with it")
+    async def reload(request: Request) -> Response:
+        """With a mistake in it the old one stays in force, and the answer is a 422 that says why."""
+        outcome = await services.reloader.reload(administrator(request))
+        if outcome.problems:
+            raise errors.error("invalid_config", "\n\n".join(map(str, outcome.problems)))
+        return Json({"outcome": "done", **config_row(outcome)})
 
     @api.get("/router/inflight", summary="Every open request, queued or running")
     @api.get("/api/inflight", include_in_schema=False)

@@ -1,14 +1,18 @@
 """Administrative calls: a fact goes into the loop, its one AdminDone comes back and becomes an answer or an error."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Literal
 
 from eventlog.events import AdminDone, AdminDrain, AdminUnload, Fact, LoadWished
 from router import errors
 from router.api.services import Services
 from router.callers import Caller, resolve
-from router.config import ModelConfig
+from router.config import Config, ModelConfig
 from router.download import DownloadFailed
+
+By = Literal["admin", "preload", "reload"]
+"""Who wishes for a model."""
 
 SOON_S = 0.1
 """A call that is not waited for still hears of an error that comes at once."""
@@ -27,18 +31,29 @@ async def load(services: Services, model: ModelConfig, *, wait: bool) -> AdminDo
 
 def preload(services: Services) -> None:
     """Wish for what is to be loaded at the start, in the order of the configuration; what has to be fetched follows."""
-    wanted = [model for model in services.config.models.values() if model.load_on_startup]
+    _wish_for(services, [model for model in services.config.models.values() if model.load_on_startup], "preload")
+
+
+def load_after_reload(services: Services, before: Config) -> None:
+    """The same for what a reload brought. What was loaded before comes back by its next request."""
+    state = services.loop.state
+    fresh = [model for name, model in services.config.models.items() if model != before.models.get(name)]
+    wanted = [model for model in fresh if model.load_on_startup and state.models[model.name].phase == "absent"]
+    _wish_for(services, wanted, "reload")
+
+
+def _wish_for(services: Services, wanted: Sequence[ModelConfig], by: By) -> None:
     missing = [model for model in wanted if services.replicas.needs_download(model.name)]
-    services.loop.post(*(_wish(services, model, "preload") for model in wanted if model not in missing))
+    services.loop.post(*(_wish(services, model, by) for model in wanted if model not in missing))
     for model in missing:
-        services.keep(_fetch_and_load(services, model, "preload"))
+        services.keep(_fetch_and_load(services, model, by))
 
 
-def _wish(services: Services, model: ModelConfig, by: Literal["admin", "preload"]) -> LoadWished:
+def _wish(services: Services, model: ModelConfig, by: By) -> LoadWished:
     return LoadWished(op=services.loop.next_op(), rid=services.loop.next_rid(), model=model.name, by=by)
 
 
-async def _fetch_and_load(services: Services, model: ModelConfig, by: Literal["admin", "preload"]) -> AdminDone:
+async def _fetch_and_load(services: Services, model: ModelConfig, by: By) -> AdminDone:
     try:
         await services.replicas.ensure_downloaded(model.name)
     except DownloadFailed as failure:

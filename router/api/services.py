@@ -15,6 +15,7 @@ from router.api.counters import Counters
 from router.api.view import View
 from router.config import Config
 from router.gpus import Sample
+from router.reload import Outcome
 from router.scheduler.state import State
 from router.upstream import Endpoint
 
@@ -65,6 +66,14 @@ class GpuSamples(Protocol):
     problem: str
 
 
+class Reloading(Protocol):
+    """The part of `router.reload.Reloader` that is used here."""
+
+    last: Outcome | None
+
+    async def reload(self, by: str) -> Outcome: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
     """How this run began. `at_us` is on the log's clock."""
@@ -93,6 +102,7 @@ class Services:
     replicas: Replicas
     gpus: GpuSamples
     started: Started
+    reloader: Reloading
     gate: Gate = field(default_factory=Gate)
     view: View = field(default_factory=View)
     counters: Counters = field(default_factory=Counters)

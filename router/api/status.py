@@ -11,6 +11,7 @@ from router.api.reply import Json
 from router.api.services import Services
 from router.api.view import Open
 from router.api.waiting import Wait, queue_of, waits
+from router.reload import Outcome
 from router.scheduler.state import Request, Swap, gpus_of
 
 
@@ -31,6 +32,7 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
                 "uptime_us": now_us - services.started.at_us,
                 "seq": services.view.seq,
                 "log_available": services.loop.available,
+                "config": config_row(services.reloader.last) if services.reloader.last is not None else None,
                 "gpus": gpu_rows(services, lifecycle.status),
                 "models": [_model_row(services, name) for name in services.config.models],
                 "swaps": [_swap_row(swap, now_us) for swap in state.swaps.values()],
@@ -47,6 +49,20 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
         return Json({"running": [row for name in services.config.models for row in _running_model(services, name)]})
 
     return api
+
+
+def config_row(outcome: Outcome) -> dict[str, Any]:
+    """The last reload. With `problems` the configuration before it stayed in force."""
+    return {
+        "at_us": outcome.at_us,
+        "by": outcome.by,
+        "problems": [str(problem) for problem in outcome.problems],
+        "warnings": list(outcome.warnings),
+        "added": list(outcome.added),
+        "removed": list(outcome.removed),
+        "changed": list(outcome.changed),
+        "needs_restart": list(outcome.needs_restart),
+    }
 
 
 def gpu_rows(services: Services, status: str) -> list[dict[str, Any]]:

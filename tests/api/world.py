@@ -22,6 +22,7 @@ from router.clock import RunClock
 from router.config import Config, LogConfig, ModelConfig
 from router.gpus import Sample
 from router.loop import Loop
+from router.reload import Reloader
 from router.scheduler import State
 from tests.api.streaming import Stream, open_stream
 
@@ -133,6 +134,13 @@ class World:
             replicas=self.replicas,
             gpus=self.gpus,
             started=Started(at_us=self.loop.clock.now_us(), run=1, version="0.1.0", llama_build="b9000"),
+            reloader=Reloader(
+                self.config,
+                lambda: self.config,
+                lambda config, by: None,
+                loop=self.loop,
+                now_us=self.loop.clock.now_us,
+            ),
         )
         self.app = create_app(self.services)
         self.http: httpx.AsyncClient

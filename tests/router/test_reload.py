@@ -1,11 +1,16 @@
-"""SIGHUP: a new configuration while serving."""
+"""SIGHUP, POST /router/reload, watched files: a new configuration while serving."""
 
 import json
 import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
+from replay.verify import verify
+from router.cli import main
 from tests.standin.fixtures import Model, RouterProcess
+from tests.standin.ledger import polls
 
 GAP_S = 0.05
 
@@ -67,3 +72,114 @@ def test_a_router_that_ends_is_not_killed_by_a_wish_to_read_anew(tmp_path: Path)
                 router.process.wait(0.002)
         assert router.process.returncode == 0
         router.start()
+
+
+def spoil(router: RouterProcess) -> None:
+    """A mistake in config.json."""
+    config = json.loads((router.folder / "config.json").read_text())
+    config["ROUTER"]["MAX_MODELS_PER_GPU"] = "many"
+    (router.folder / "config.json").write_text(json.dumps(config))
+
+
+def test_a_reload_by_http_says_what_changed_and_its_log_verifies_across_it(tmp_path: Path) -> None:
+    """One model comes, one goes, one changes; the third is not touched, and its process is the same afterwards."""
+    models = [Model("A", gpus=(0,)), Model("B", gpus=(1,)), Model("C", gpus=(2,))]
+    with RouterProcess(tmp_path, models) as router:
+        for name in "ABC":
+            assert router.chat(name).status == 200
+        before = {row["model"]: row["pid"] for row in router.call("GET", "/router").json()["instances"]}
+        assert router.status()["config"] is None
+        router.models = [models[0], models[1], Model("D", gpus=(2,))]
+        router.models[1].preset["ctx-size"] = "8192"
+        router.settings["EVENT_LOG_KEEP_DAYS"] = 3
+        router.configure()
+        answer = router.call("POST", "/router/reload").json()
+        assert {key: answer[key] for key in ("outcome", "added", "removed", "changed", "needs_restart")} == {
+            "outcome": "done",
+            "added": ["D"],
+            "removed": ["C"],
+            "changed": ["B"],
+            "needs_restart": ["log"],
+        }
+        assert router.status()["config"]["added"] == ["D"]
+        assert router.chat("C").status == 404
+        for name in "ABD":
+            assert router.chat(name).status == 200
+        after = {row["model"]: row["pid"] for row in router.call("GET", "/router").json()["instances"]}
+        assert after["A"] == before["A"]
+        assert after["B"] != before["B"]
+        assert router.events("ConfigLoaded")[0]["by"] == "api"
+        assert [event["why"] for event in router.events("ReplicaStopOrdered")] == ["stale", "stale"]
+    result = verify(router.log_dir)
+    assert result.ok
+    assert not result.differences
+
+
+def test_a_reload_with_a_mistake_is_refused_with_the_reason_everywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the answer, on the command line, in /status and in the log; then it is put right."""
+    with RouterProcess(tmp_path, [Model("A")]) as router:
+        assert router.chat("A").status == 200
+        spoil(router)
+        answer = router.call("POST", "/router/reload")
+        assert answer.status == 422
+        error = answer.json()["error"]
+        assert error["code"] == "invalid_config"
+        assert "MAX_MODELS_PER_GPU" in error["message"]
+        assert main(["reload", "--url", router.base_url]) == 1
+        assert "a whole number from 1" in capsys.readouterr().err
+        told = router.status()["config"]
+        assert "MAX_MODELS_PER_GPU" in told["problems"][0]
+        line = router.wait_event("LogLine", lambda event: "mistakes" in event["text"])
+        assert line["level"] == "error"
+        assert router.chat("A").status == 200
+        router.configure()
+        assert main(["reload", "--url", router.base_url]) == 0
+        assert capsys.readouterr().out == "the configuration is in force (no model changed)\n"
+        assert router.status()["config"]["problems"] == []
+        assert len(router.events("ReplicaSpawned")) == 1
+
+
+def test_watched_files_are_read_once_for_two_saves_in_a_row(tmp_path: Path) -> None:
+    """The second save comes within 300 ms of the first, as editors and scripts do it."""
+    with RouterProcess(tmp_path, [Model("A")], WATCH_CONFIG=True) as router:
+        for grace_s in (10, 20):
+            router.settings["QUEUE_HEAD_GRACE"] = grace_s
+            router.configure()
+        loaded = router.wait_event("ConfigLoaded")
+        assert loaded["config"]["head_grace_us"] == 20_000_000
+        assert loaded["by"] == "a change of the files"
+        spoil(router)
+        router.wait_words("the old one stays in force")
+        router.settings["QUEUE_HEAD_GRACE"] = 30
+        router.configure()
+        router.wait_event("ConfigLoaded", lambda event: event["config"]["head_grace_us"] == 30_000_000)
+        assert len(router.events("ConfigLoaded")) == 2
+
+
+def test_files_are_not_watched_unless_that_is_asked_for(tmp_path: Path) -> None:
+    """A reload that switches it on is followed by one for the next change; nothing happened before."""
+    with RouterProcess(tmp_path, [Model("A")]) as router:
+        router.settings["WATCH_CONFIG"] = True
+        router.configure()
+        assert router.call("POST", "/router/reload").status == 200
+        router.settings["QUEUE_HEAD_GRACE"] = 7
+        router.configure()
+        router.wait_event("ConfigLoaded", lambda event: event["config"].get("head_grace_us") == 7_000_000)
+        assert [event["by"] for event in router.events("ConfigLoaded")] == ["api", "a change of the files"]
+
+
+def test_a_new_model_that_is_to_be_loaded_at_the_start_is_loaded(tmp_path: Path) -> None:
+    """Without a request; what was loaded before stays where it is."""
+    with RouterProcess(tmp_path, [Model("A", gpus=(0,))]) as router:
+        assert router.chat("A").status == 200
+        router.models.append(Model("B", gpus=(1,), preset={"load-on-startup": "true"}))
+        router.configure()
+        assert router.call("POST", "/router/reload").json()["added"] == ["B"]
+        wish = router.wait_event("LoadWished")
+        assert (wish["model"], wish["by"]) == ("B", "reload")
+        for _ in polls(10.0, every_s=0.02):
+            if {row["name"]: row["phase"] for row in router.status()["models"]} == {"A": "ready", "B": "ready"}:
+                break
+        assert len(router.events("ReplicaSpawned")) == 2
