@@ -20,7 +20,7 @@ import pytest
 from eventlog import events as e
 from eventlog.settings import ModelSettings, SchedulerSettings
 from replay.verify import verify
-from router.scheduler import State, dispatch, queue, residency, rules, swaps
+from router.scheduler import State, dispatch, engines, queue, residency, rules, swaps
 from tests.replay.make_golden import ALTERED, GOLDEN, unpacked
 from tests.replay.recording import Recording, busy_hour
 from tests.scheduler.chaos import ramble
@@ -104,7 +104,7 @@ def a_slot_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def the_cap_is_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """One model more per GPU than may be."""
-    plan = residency.plan
+    plan = engines.plan
 
     def roomy(state: State, target: object, request: object) -> residency.Plan:
         settings = state.settings
@@ -114,7 +114,7 @@ def the_cap_is_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             state.settings = settings
 
-    monkeypatch.setattr(rules, "plan", roomy)
+    monkeypatch.setattr(engines, "plan", roomy)
 
 
 def timers_are_reordered(monkeypatch: pytest.MonkeyPatch) -> None:
