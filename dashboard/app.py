@@ -20,7 +20,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dashboard import assets, history_api, overview
+from dashboard import assets, history_api, overview, panels
 from dashboard.history import History
 from dashboard.news import News, TooMany
 from projections import questions
@@ -33,7 +33,7 @@ MAX_ROWS = 100_000
 SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
-PAGES = (overview,)
+PAGES = (overview, panels)
 """Modules with `routes(history)`; see `pages`."""
 
 

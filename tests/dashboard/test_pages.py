@@ -1,19 +1,16 @@
 """What all pages share: their frame, their links, their safety, and the files that they are made of."""
 
-import asyncio
 import gzip
 import re
 from collections.abc import Iterator
 
-import httpx
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
-from dashboard.app import create_app
 from dashboard.assets import PLOTLY, assets
-from dashboard.history import History
 from dashboard.pages import page, time
+from tests.dashboard.rig import dashboard_on, fetch
 from tests.projections.logs import unruly_log
 
 
@@ -21,22 +18,8 @@ from tests.projections.logs import unruly_log
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
     folder = tmp_path_factory.mktemp("pages")
     unruly_log(folder / "log", runs=1, requests=5)
-    failures: list[BaseException] = []
-    history = History(folder / "log", folder / "history.duckdb", failures.append)
-    history.start()
-    assert history.wait_caught_up(30)
-    yield create_app(history)
-    history.close()
-    assert not failures
-
-
-def fetch(app: FastAPI, path: str, **headers: str) -> httpx.Response:
-    async def go() -> httpx.Response:
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://dashboard") as client:
-            return await client.get(path, headers=headers)
-
-    return asyncio.run(go())
+    with dashboard_on(folder) as dashboard:
+        yield dashboard.app
 
 
 def test_links_lead_from_any_depth_to_the_root_by_a_relative_way(app: FastAPI) -> None:
@@ -45,7 +28,7 @@ def test_links_lead_from_any_depth_to_the_root_by_a_relative_way(app: FastAPI) -
 
     @extra.get("/dash/things/{thing:path}/parts")
     async def show(request: Request, thing: str) -> HTMLResponse:
-        return page(request, "dash.html", plotly=PLOTLY)
+        return page(request, "dash.html", plotly=PLOTLY, ranges=(), tiles=(), outcomes=())
 
     for served, path, root in (
         (app, "/dash", "./"),
@@ -75,7 +58,7 @@ def test_html_in_data_is_shown_and_not_run() -> None:
 
     @extra.get("/dash")
     async def show(request: Request) -> HTMLResponse:
-        return page(request, "dash.html", plotly='"><script>alert(1)</script>')
+        return page(request, "dash.html", plotly='"><script>alert(1)</script>', ranges=(), tiles=(), outcomes=())
 
     html = fetch(extra, "/dash").text
     assert "<script>alert" not in html

@@ -1,0 +1,141 @@
+"""Which model was on which GPU: bars over time, a lane for each model that is there at once, with swaps marked.
+
+A mark leads to its swap's page: the page's script reads `customdata` of the trace `swaps`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dashboard.colours import css
+from dashboard.figures.axes import Figure, Row, layout, literal, ms
+from dashboard.units import count, duration
+
+LANE_PX = 24
+EDGES_PX = 62
+PHASES = {"loading": "loading", "ready": "loaded", "stopping": "being stopped"}
+PATTERN = {"loading": "/", "stopping": "x"}
+SHORT = {
+    "idle": "nobody wanted what left",
+    "grace_over": "grace was over",
+    "forced": "forced",
+    "wish": "asked for by hand",
+    "top_up": "a replica was missing",
+}
+
+
+def figure(
+    rows: Sequence[Row], swaps: Sequence[Row], hues: Mapping[str, int], since_us: int, until_us: int
+) -> Figure | None:
+    """`rows` of residency_over_time, `swaps` of swaps_over_time; None where nothing was loaded."""
+    if not rows:
+        return None
+    lanes = _lanes(rows, until_us)
+    places = {lane: place for place, lane in enumerate(sorted(set(lanes)))}
+    height = EDGES_PX + LANE_PX * len(places)
+    traces = [
+        _bars(model, phase, hues.get(model), [(row, places[lane]) for row, lane in chosen], until_us)
+        for (model, phase), chosen in _grouped(rows, lanes).items()
+    ]
+    first_lane = {gpu: min(place for (g, _), place in places.items() if g == gpu) for gpu, _ in places}
+    marked = [swap for swap in swaps if swap["gpu"] in first_lane]
+    traces.append(_marks(marked, first_lane))
+    middles = {gpu: [place for (g, _), place in places.items() if g == gpu] for gpu in first_lane}
+    drawn = layout(since_us, until_us, height, hovermode="closest", barmode="overlay", bargap=0.18)
+    drawn["yaxis"] = {
+        "range": [len(places) - 0.5, -0.8],
+        "tickvals": [sum(lanes_of) / len(lanes_of) for lanes_of in middles.values()],
+        "ticktext": [f"GPU {gpu}" for gpu in middles],
+        "fixedrange": True,
+        "showgrid": False,
+        "zeroline": False,
+    }
+    drawn["shapes"] = [_rule(place - 0.5) for place in first_lane.values() if place > 0]
+    return {"data": traces, "layout": drawn}
+
+
+def _lanes(rows: Sequence[Row], until_us: int) -> list[tuple[int, int]]:
+    """GPU and lane of each row. A model keeps its lane on a GPU, so that its colour stays in one line."""
+    ends: dict[int, list[tuple[str, int]]] = {}
+    found = []
+    for row in rows:
+        lanes = ends.setdefault(row["gpu"], [])
+        end_us = row["until_us"] if row["until_us"] is not None else until_us
+        own = next((place for place, (model, _) in enumerate(lanes) if model == row["model"]), None)
+        # Steps are merged, so that rows of different models may touch; half a percent of the range is no overlap.
+        slack_us = (until_us - min(each["from_us"] for each in rows)) // 200
+        free = next((place for place, (_, end) in enumerate(lanes) if end <= row["from_us"] + slack_us), None)
+        place = own if own is not None else free if free is not None else len(lanes)
+        if place == len(lanes):
+            lanes.append((row["model"], end_us))
+        else:
+            lanes[place] = (row["model"], max(end_us, lanes[place][1]))
+        found.append((row["gpu"], place))
+    return found
+
+
+def _grouped(
+    rows: Iterable[Row], lanes: Iterable[tuple[int, int]]
+) -> dict[tuple[str, str], list[tuple[Row, tuple[int, int]]]]:
+    groups: dict[tuple[str, str], list[tuple[Row, tuple[int, int]]]] = {}
+    for row, lane in zip(rows, lanes, strict=True):
+        groups.setdefault((row["model"], row["phase"]), []).append((row, lane))
+    return groups
+
+
+def _bars(model: str, phase: str, hue: int | None, chosen: Sequence[tuple[Row, int]], until_us: int) -> dict[str, Any]:
+    ends = [row["until_us"] if row["until_us"] is not None else until_us for row, _ in chosen]
+    trace: dict[str, Any] = {
+        "type": "bar",
+        "orientation": "h",
+        "name": literal(model),
+        "base": [ms(row["from_us"]) for row, _ in chosen],
+        "x": [max(0.0, ms(end) - ms(row["from_us"])) for (row, _), end in zip(chosen, ends, strict=True)],
+        "y": [place for _, place in chosen],
+        "marker": {"color": css(hue), "line": {"width": 0}},
+        "customdata": [_said(row, end) for (row, _), end in zip(chosen, ends, strict=True)],
+        "hovertemplate": "%{customdata}<extra></extra>",
+        "meta": {"model": model, "phase": phase},
+    }
+    if phase in PATTERN:
+        trace["marker"] |= {"pattern": {"shape": PATTERN[phase], "size": 5, "solidity": 0.35, "fgcolor": css(hue)}}
+        trace["marker"]["pattern"]["bgcolor"] = "var(--surface-2)"
+    return trace
+
+
+def _said(row: Row, end_us: int) -> str:
+    lasts = duration(end_us - row["from_us"])
+    if row["until_us"] is None:
+        lasts += " until now"
+    times = f", {row['intervals']:,} times in" if row["intervals"] > 1 else " for"
+    return f"<b>{literal(row['model'])}</b><br>GPU {row['gpu']}: {PHASES[row['phase']]}{times} {lasts}"
+
+
+def _marks(swaps: Sequence[Row], lane_of: Mapping[int, int]) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "swaps",
+        "x": [ms(swap["begun_us"]) for swap in swaps],
+        "y": [lane_of[swap["gpu"]] - 0.56 for swap in swaps],
+        "marker": {"symbol": "triangle-down", "size": 9, "color": "var(--text)"},
+        "customdata": [swap["swap"] for swap in swaps],
+        "text": [_swap_said(swap) for swap in swaps],
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+
+
+def _swap_said(swap: Row) -> str:
+    if swap["swaps"] > 1:
+        return (
+            f"{count(swap['swaps'], 'swap')} within a moment, {duration(swap['swapping_us'])} in all<br>click: the last"
+        )
+    why = SHORT.get(swap["why"], str(swap["why"]))
+    took = f" in {duration(swap['took_us'])}" if swap["took_us"] is not None else ", still going on"
+    what = f"<b>swap {swap['swap']}</b>: to {literal(swap['target'])}{took}"
+    return f"{what}<br>{literal(why)}<br>click: why, and what it cost"
+
+
+def _rule(y: float) -> dict[str, Any]:
+    """Between two GPUs."""
+    line = {"color": "var(--line)", "width": 1}
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y - 0.3, "y1": y - 0.3, "line": line}

@@ -1,0 +1,62 @@
+"""Tokens per second over time: made, and below it the prompts', those from a cache apart from those computed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dashboard.figures.axes import Figure, Row, bands, every_step, layout, line, title
+
+HEIGHT_PX = 300
+
+
+def figure(made: Sequence[Row], prompts: Sequence[Row], since_us: int, until_us: int, bucket_us: int) -> Figure | None:
+    """`made` of tokens_over_time, `prompts` of prompt_tokens_over_time; None where there were none of either."""
+    if not made and not prompts:
+        return None
+    upper, lower = bands(2, 0.16)
+    drawn = layout(since_us, until_us, HEIGHT_PX, barmode="stack", bargap=0.1)
+    drawn["margin"] |= {"t": 24}
+    drawn["xaxis"] |= {"anchor": "y2"}
+    drawn["yaxis"] = _axis(upper)
+    drawn["yaxis2"] = _axis(lower)
+    drawn["annotations"] = [title("generated tokens/s", upper[1]), title("prompt tokens/s", lower[1])]
+    speed = every_step(made, since_us, until_us, bucket_us, ("frames_per_s",))
+    read = every_step(prompts, since_us, until_us, bucket_us, ("cached_tokens", "uncached_tokens"))
+    traces = [
+        line(
+            "generated",
+            speed,
+            "frames_per_s",
+            "var(--accent)",
+            fill="tozeroy",
+            fillcolor="var(--accent-fill)",
+            hovertemplate="%{y:.3~s} generated/s<extra></extra>",
+        )
+    ]
+    for name, value, colour in (
+        ("computed", "uncached_tokens", "var(--hue-4)"),
+        ("cached", "cached_tokens", "var(--hue-2)"),
+    ):
+        per_s = [number / (bucket_us / 1e6) for number in read[value]]
+        traces.append(
+            {
+                "type": "bar",
+                "name": name,
+                "x": [at_ms + bucket_us / 2000 for at_ms in read["at_ms"]],
+                "y": per_s,
+                "yaxis": "y2",
+                "marker": {"color": colour, "line": {"width": 0}},
+                "hovertemplate": f"%{{y:.3~s}} {name}/s<extra></extra>",
+            }
+        )
+    return {"data": traces, "layout": drawn}
+
+
+def _axis(domain: tuple[float, float]) -> dict[str, Any]:
+    return {
+        "domain": list(domain),
+        "fixedrange": True,
+        "zeroline": False,
+        "nticks": 4,
+        "rangemode": "tozero",
+        "tickformat": "~s",
+    }

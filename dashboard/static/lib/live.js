@@ -1,0 +1,86 @@
+// Hears from the dashboard's process that something has changed, and says when that connection is lost.
+import { root } from "./api.js";
+
+const RETRY_MS = [500, 1000, 2000, 5000, 10_000];
+
+/**
+ * Calls `changed()` when the tables or the router have moved on, and `state("live" | "lost" | "paused")` as the
+ * connection comes and goes. Nothing is heard while the tab is hidden; when it is shown again, `changed()` comes at once.
+ */
+export function listen({ changed, state }) {
+  let source = null;
+  let attempt = 0;
+  let timer = 0;
+
+  function open() {
+    clearTimeout(timer);
+    source?.close();
+    source = new EventSource(`${root}dash/api/stream`);
+    source.addEventListener("open", () => {
+      attempt = 0;
+      state("live");
+      changed();
+    });
+    source.addEventListener("changed", changed);
+    source.addEventListener("error", () => {
+      source.close();
+      state("lost");
+      timer = setTimeout(open, RETRY_MS[Math.min(attempt++, RETRY_MS.length - 1)]);
+    });
+  }
+
+  function close() {
+    clearTimeout(timer);
+    source?.close();
+    source = null;
+  }
+
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) {
+      close();
+      state("paused");
+    } else open();
+  });
+  window.addEventListener("pagehide", close);
+  window.addEventListener("pageshow", (event) => event.persisted && open());
+  if (document.hidden) state("paused");
+  else open();
+}
+
+/**
+ * Returns a function that wants `run`, which then happens at most once in `gapMs()`, and once more if it was wanted
+ * meanwhile. With `{ now: true }` it happens at once, beside one that is still going on: a new question does not wait
+ * for the answer to an old one.
+ */
+export function calm(run, gapMs) {
+  let running = 0;
+  let wanted = false;
+  let lastMs = -Infinity;
+  let timer = 0;
+
+  async function go() {
+    clearTimeout(timer);
+    timer = 0;
+    running += 1;
+    wanted = false;
+    lastMs = performance.now();
+    try {
+      await run();
+    } finally {
+      running -= 1;
+      if (wanted) want();
+    }
+  }
+
+  function want({ now = false } = {}) {
+    if (now) {
+      go();
+      return;
+    }
+    wanted = true;
+    if (running || timer) return;
+    timer = setTimeout(go, Math.max(0, lastMs + gapMs() - performance.now()));
+  }
+
+  return want;
+}
