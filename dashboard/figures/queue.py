@@ -1,6 +1,7 @@
 """How many requests waited and ran over time, and below it how long those that arrived then waited."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 from dashboard.figures.axes import Figure, Row, bands, layout, line, ms, title, with_gaps
@@ -59,7 +60,7 @@ def _held(depth: Sequence[Row], until_us: int, bucket_us: int) -> dict[str, list
         columns["queued"].append(queued)
         columns["in_flight"].append(in_flight)
 
-    for row, following in zip(depth, [*depth[1:], None], strict=True):
+    for row, following in zip_longest(depth, depth[1:]):
         add(row["at_us"], row["queued_max"], row["in_flight_max"])
         end_us = row["at_us"] + bucket_us
         if following is None or following["at_us"] > end_us:
