@@ -269,12 +269,14 @@ class SlotReleased(Fact, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SlotHolds(Fact, frozen=True, kw_only=True, omit_defaults=True):
-    """What a slot holds, learned from /slots while a request runs."""
+    """What a slot holds, learned from /slots while a request runs. No conversation: nothing that is known."""
 
     replica: str
     slot: int
     conversation: str
     tokens: int = 0
+    rid: int = 0
+    """The request that works there, or did last."""
 
 
 class RequestFinished(Fact, frozen=True, kw_only=True, omit_defaults=True):
@@ -482,6 +484,32 @@ class CacheRestoreFailed(Fact, frozen=True, kw_only=True, omit_defaults=True):
     reason: str
 
 
+class CacheFound(Fact, frozen=True, kw_only=True, omit_defaults=True):
+    """A saved prompt cache of an earlier run is still there, whole."""
+
+    model: str
+    conversation: str
+    tokens: int
+    bytes: int
+    prefix: str = ""
+    """Keyed hash of the prompt that it begins with, as in RequestArrived."""
+    shape: str = ""
+    """`cache_shape` of the model that it was saved under."""
+    used_us: int = 0
+    """When the conversation last used it."""
+
+
+class CacheDropped(Fact, frozen=True, kw_only=True, omit_defaults=True):
+    """The file of a saved prompt cache is gone."""
+
+    model: str
+    conversation: str
+    bytes: int = 0
+    why: Literal["budget", "stale", "given_up", "gone"] = "budget"
+    """budget: the least recently used made room; stale: its model is configured otherwise; given_up: those of its model
+    bring nothing; gone: somebody else removed it."""
+
+
 # --- facts: wishes, administration, time ----------------------------------------------------------------------------
 
 
@@ -657,6 +685,8 @@ class SwapFinished(Decision, frozen=True, kw_only=True, omit_defaults=True):
     stop_us: int = 0
     load_us: int = 0
     ready: int = 0
+    save_us: int = 0
+    """How long it was held up for saves; part of `drain_us`."""
 
 
 class ReplicaStopOrdered(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -682,23 +712,49 @@ class ReplicaSpawnOrdered(Decision, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class CacheSaveOrdered(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """Save this slot's prompt cache before the replica is stopped."""
+    """Save this slot's prompt cache before the replica is stopped. Ends in CacheSaved or CacheSaveFailed."""
 
     replica: str
     slot: int
     conversation: str
     tokens: int = 0
     swap: int = 0
+    bytes: int = 0
+    """Expected size; 0 before the first file of this model."""
+    worth_us: int = 0
+    """Prefill that it is expected to save: tokens x time per token x chance of return."""
+    cost_us: int = 0
+    """Expected time to save and to restore it."""
+    chance_permille: int = 0
+    """That the conversation goes on."""
+    limit_us: int = 0
+    """Nobody waits longer for it than this."""
 
 
 class CacheRestoreOrdered(Decision, frozen=True, kw_only=True, omit_defaults=True):
-    """Restore a conversation into this slot before the first dispatch."""
+    """Restore a conversation into this slot before the first dispatch. Ends in CacheRestored or CacheRestoreFailed."""
 
     replica: str
     slot: int
     conversation: str
     tokens: int = 0
     swap: int = 0
+    rid: int = 0
+    """The request that waits for it; 0: it was used lately."""
+    worth_us: int = 0
+    cost_us: int = 0
+    limit_us: int = 0
+    """Nobody waits longer for it than this."""
+
+
+class CacheGivenUp(Decision, frozen=True, kw_only=True, omit_defaults=True):
+    """No prompt cache of this model is saved or restored any more, until its configuration changes."""
+
+    model: str
+    why: Literal["brings_nothing", "crash"]
+    """brings_nothing: prompts were read anew after a restore; crash: a process died over a file."""
+    restores: int = 0
+    """Of this model so far."""
 
 
 class ModelCooledDown(Decision, frozen=True, kw_only=True, omit_defaults=True):
@@ -723,7 +779,7 @@ class AdminDone(Decision, frozen=True, kw_only=True, omit_defaults=True):
 class TimerSet(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """Post TimerFired at `due_us`."""
 
-    kind: Literal["grace", "force", "ttl", "cooldown", "drain"]
+    kind: Literal["grace", "force", "ttl", "cooldown", "drain", "cache"]
     key: str
     due_us: int
 
@@ -731,7 +787,7 @@ class TimerSet(Decision, frozen=True, kw_only=True, omit_defaults=True):
 class TimerCancelled(Decision, frozen=True, kw_only=True, omit_defaults=True):
     """Nobody waits for this timer any more."""
 
-    kind: Literal["grace", "force", "ttl", "cooldown", "drain"]
+    kind: Literal["grace", "force", "ttl", "cooldown", "drain", "cache"]
     key: str
 
 

@@ -35,6 +35,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """What one replica takes of each pool, for the engine `capacity`; of pools that are not named, nothing."""
     evict_cost: int | None = None
     """What it costs to evict the model, for `matrix` (1 where nobody says) and `capacity` (0)."""
+    cache_shape: str = ""
+    """Keyed hash over what shapes a prompt cache: a saved one is of use only under the same. Empty: none is saved."""
 
 
 class KeySettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -92,6 +94,16 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     crash_window_us: int = 60_000_000
     drain_us: int = 30_000_000
     keys: dict[str, KeySettings] = {}
+    keep_caches: bool = False
+    """Prompt caches are saved before a process is stopped, and restored after the next load."""
+    keep_min_tokens: int = 512
+    """Smaller ones are not worth a file."""
+    keep_hold_us: int = 2_000_000
+    """The longest that saving and restoring together may hold up one swap."""
+    keep_budget_mib: int = 2048
+    """Size of all files together."""
+    keep_persist: bool = False
+    """They also outlive a clean end of the router."""
     engine: Engine = "residency"
     """Who says which models may be loaded together; the settings of the others may stand here too."""
     scope: Literal["", "gpu", "instance"] = ""

@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from eventlog import events as e
+from router.scheduler.caches import is_restoring
 from router.scheduler.state import Lane, Model, Rank, Replica, Request, State, key_is_full
 
 OVERTOOK_SHOWN = 8
@@ -54,7 +55,7 @@ def weight_on(replica: Replica, request: Request) -> int:
 
 
 def has_room(state: State, replica: Replica, weight: int, *, alone: bool) -> bool:
-    if replica.phase != "ready" or replica.suspect or replica.alone:
+    if replica.phase != "ready" or replica.suspect or replica.alone or is_restoring(state, replica.id):
         return False
     if alone:
         return not replica.in_flight and not replica.releasing

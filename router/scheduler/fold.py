@@ -9,7 +9,7 @@ from typing import Any
 
 from eventlog import events as e
 from eventlog.settings import ModelSettings
-from router.scheduler import capacity, queue, worth
+from router.scheduler import cache_fold, capacity, queue, worth
 from router.scheduler.state import (
     CONVERSATIONS_MAX,
     EVERYWHERE,
@@ -98,6 +98,14 @@ _TOUCHES_NOTHING = (
     e.TimerCancelled,
     e.ReplicaSpawnOrdered,
     e.AdminDone,
+    e.SlotHolds,
+    e.CacheSaveOrdered,
+    e.CacheSaved,
+    e.CacheSaveFailed,
+    e.CacheRestoreOrdered,
+    e.CacheFound,
+    e.CacheDropped,
+    e.CacheGivenUp,
 )
 _TOUCHES_A_REQUEST = (
     e.RequestDispatched,
@@ -113,6 +121,8 @@ _TOUCHES_A_REPLICA = (
     e.ReplicaReady,
     e.ReplicaStopped,
     e.ReplicaStopOrdered,
+    e.CacheRestored,
+    e.CacheRestoreFailed,
 )
 
 
@@ -150,6 +160,7 @@ def _router_started(state: State, event: e.RouterStarted) -> None:
 
 def _config_loaded(state: State, event: e.ConfigLoaded) -> None:
     before, keys = state.settings.models, state.settings.keys
+    shapes = {name: settings.cache_shape for name, settings in before.items()}
     policy = (state.settings.head_release, state.settings.head_grace_from)
     state.settings = event.config
     if policy != (event.config.head_release, event.config.head_grace_from):
@@ -169,6 +180,7 @@ def _config_loaded(state: State, event: e.ConfigLoaded) -> None:
         if new is not None and not model.replicas and not model.target_of:
             _pin(model, new)
     _place_models(state)
+    cache_fold.configured(state, shapes)
 
 
 def _is_started_otherwise(old: ModelSettings, new: ModelSettings) -> bool:
@@ -231,6 +243,8 @@ def _request_arrived(state: State, event: e.RequestArrived) -> None:
             detached=event.detached,
         )
         state.requests[event.rid] = request
+        if state.settings.keep_caches:
+            cache_fold.arrived(state, request, event)
         queue.enter(state, request)
         _note_missing_replicas(state, model)
 
@@ -284,12 +298,16 @@ def _request_dispatched(state: State, event: e.RequestDispatched) -> None:
             del model.conversations[next(iter(model.conversations))]
     if model.target_of:
         state.swaps[model.target_of].paid_out = True
+    if state.settings.keep_caches:
+        cache_fold.dispatched(state, request, event.replica)
 
 
 def _request_finished(state: State, event: e.RequestFinished) -> None:
     request = state.requests.get(event.rid)
     if request is None or request.replica != event.replica:
         return
+    if state.settings.keep_caches:
+        cache_fold.finished(state, request, event)
     _let_go(state, request)
     _end(state, request)
     if event.status < 500:
@@ -446,6 +464,7 @@ def _swap_begun(state: State, event: e.SwapBegun) -> None:
 def _swap_aborted(state: State, event: e.SwapAborted) -> None:
     swap = state.swaps.pop(event.swap)
     _drop_timer(state, f"drain:{swap.id}")
+    _drop_timer(state, f"cache:{swap.id}")
     for name in swap.victims:
         state.models[name].victim_of = 0
         refresh_phase(state, state.models[name])
@@ -453,7 +472,10 @@ def _swap_aborted(state: State, event: e.SwapAborted) -> None:
 
 
 def _swap_finished(state: State, event: e.SwapFinished) -> None:
-    _leave_target(state, state.swaps.pop(event.swap))
+    swap = state.swaps.pop(event.swap)
+    for replica in state.models[swap.target].replicas if swap.target else ():
+        _drop_timer(state, f"cache:{replica}")
+    _leave_target(state, swap)
 
 
 def _leave_target(state: State, swap: Swap) -> None:
@@ -476,7 +498,10 @@ def _replica_stop_ordered(state: State, event: e.ReplicaStopOrdered) -> None:
     if swap is not None and swap.phase == "draining":
         swap.phase = "stopping"
         swap.drained_us = state.now_us
+        if swap.save_from_us:
+            swap.save_us = state.now_us - swap.save_from_us
         _drop_timer(state, f"drain:{swap.id}")
+        _drop_timer(state, f"cache:{swap.id}")
         for name in swap.victims:
             refresh_phase(state, state.models[name])
     refresh_phase(state, state.models[replica.model])
@@ -496,6 +521,8 @@ def _replica_spawn_ordered(state: State, event: e.ReplicaSpawnOrdered) -> None:
     swap.failed.pop(event.index, None)
     swap.loading.append(event.index)
     swap.attempts[event.index] = event.attempt
+    if state.settings.keep_caches:
+        cache_fold.spawn_ordered(state, event)
     refresh_phase(state, model)
 
 
@@ -575,7 +602,8 @@ def _replica_crashed(state: State, event: e.ReplicaCrashed) -> None:
     replica = state.replicas.get(event.replica)
     if replica is None:
         return
-    if not _fail_load(state, replica, event.cause_of_exit, event.reason):
+    is_loading = _fail_load(state, replica, event.cause_of_exit, event.reason)
+    if not is_loading and not cache_fold.crashed(state, replica):
         _count_crash(state, state.models[replica.model], replica)
     _remove_replica(state, replica)
 
@@ -594,6 +622,8 @@ def _remove_replica(state: State, replica: Replica) -> None:
     model = state.models[replica.model]
     model.replicas.remove(replica.id)
     del state.replicas[replica.id]
+    _drop_timer(state, f"cache:{replica.id}")
+    cache_fold.removed(state, replica.id)
     for rid in replica.in_flight:
         state.requests[rid].stop_why = replica.stop_why
         state.requests[rid].forced_stop = replica.forced_stop
@@ -602,6 +632,7 @@ def _remove_replica(state: State, replica: Replica) -> None:
         if swap.phase != "starting" and not swap.victims:
             swap.phase = "starting"
             _drop_timer(state, f"drain:{swap.id}")
+            _drop_timer(state, f"cache:{swap.id}")
             swap.drained_us = swap.drained_us or state.now_us
             swap.spawned_us = state.now_us
 
@@ -720,6 +751,8 @@ def _admin_done(state: State, event: e.AdminDone) -> None:
 
 def _timer_set(state: State, event: e.TimerSet) -> None:
     state.timers[f"{event.kind}:{event.key}"] = event.due_us
+    if event.kind == "cache":
+        cache_fold.timer_set(state, event)
 
 
 def _timer_fired(state: State, event: e.TimerFired) -> None:
@@ -776,6 +809,16 @@ _APPLY: dict[type[e.Event], Callable[[State, Any], None]] = {
     e.AdminGpu: _admin_gpu,
     e.AdminCancel: _admin_cancel,
     e.AdminDone: _admin_done,
+    e.SlotHolds: cache_fold.slot_holds,
+    e.CacheSaveOrdered: cache_fold.save_ordered,
+    e.CacheSaved: cache_fold.saved,
+    e.CacheSaveFailed: cache_fold.save_failed,
+    e.CacheRestoreOrdered: cache_fold.restore_ordered,
+    e.CacheRestored: cache_fold.restored,
+    e.CacheRestoreFailed: cache_fold.restore_failed,
+    e.CacheFound: cache_fold.found,
+    e.CacheDropped: cache_fold.dropped,
+    e.CacheGivenUp: cache_fold.given_up,
     e.TimerSet: _timer_set,
     e.TimerFired: _timer_fired,
     e.TimerCancelled: _timer_cancelled,

@@ -6,6 +6,7 @@ An AssertionError from here names what is broken; it is a bug in the rules or in
 
 from eventlog import events as e
 from router.scheduler import engines
+from router.scheduler.cache_state import Caches
 from router.scheduler.state import Model, State, gpus_of, lane_key
 
 
@@ -16,6 +17,7 @@ def check(state: State) -> None:
     _check_queue(state)
     _check_requests(state)
     _check_swaps(state)
+    _check_caches(state)
 
 
 def check_decision(state: State, decision: e.Decision) -> None:
@@ -28,6 +30,10 @@ def check_decision(state: State, decision: e.Decision) -> None:
         _check_dispatch(state, decision)
     elif isinstance(decision, e.SwapBegun):
         _check_swap(state, decision)
+    elif isinstance(decision, e.CacheSaveOrdered):
+        _check_save(state, decision)
+    elif isinstance(decision, e.CacheRestoreOrdered):
+        _check_restore(state, decision)
     elif isinstance(decision, e.AdminDone):
         known = decision.op in state.wishes or decision.op in state.admin or decision.op in state.answers
         assert known, f"operation {decision.op} is answered, but nobody waits for that"
@@ -37,6 +43,11 @@ def _check_stop(state: State, decision: e.ReplicaStopOrdered) -> None:
     replica = state.replicas[decision.replica]
     assert replica.phase != "stopping", f"{replica.id} is stopped twice"
     serving = [rid for rid in replica.in_flight if _works_in(state, rid)]
+    swap = state.swaps.get(decision.swap)
+    if swap is not None and swap.save_from_us and not swap.save_us:
+        held_us = state.now_us - swap.save_from_us
+        saving = state.caches.replicas[replica.id].saving if replica.id in state.caches.replicas else {}
+        assert not saving or held_us >= state.settings.keep_hold_us or decision.force, f"{replica.id} saves {saving}"
     assert decision.force or not serving, f"{replica.id} is stopped while it serves {serving}"
 
 
@@ -52,12 +63,36 @@ def _check_spawn(state: State, decision: e.ReplicaSpawnOrdered) -> None:
     assert room, f"{decision.model} is started beside models that {state.settings.engine} keeps apart from it"
 
 
+def _check_save(state: State, decision: e.CacheSaveOrdered) -> None:
+    replica, caches = state.replicas[decision.replica], state.caches.replicas[decision.replica]
+    assert state.settings.keep_caches, "prompt caches are not kept"
+    assert replica.phase == "ready", f"{replica.id} is to save a cache, but is {replica.phase}"
+    assert not caches.saving, f"{replica.id} saves already: {caches.saving}"
+    holding = caches.slots[decision.slot]
+    assert holding.conversation == decision.conversation, f"slot {decision.slot} holds {holding}"
+    assert holding.rid not in replica.in_flight, f"slot {decision.slot} of {replica.id} is at work"
+
+
+def _check_restore(state: State, decision: e.CacheRestoreOrdered) -> None:
+    replica, caches = state.replicas[decision.replica], state.caches.replicas[decision.replica]
+    assert replica.phase == "ready", f"{replica.id} is to restore a cache, but is {replica.phase}"
+    assert not replica.in_flight, f"{replica.id} is to restore a cache, but works on {replica.in_flight}"
+    assert not caches.restoring, f"{replica.id} restores already: {caches.restoring}"
+    assert decision.slot < replica.slots, f"{replica.id} has no slot {decision.slot}"
+    assert decision.slot not in caches.slots, f"slot {decision.slot} of {replica.id} is taken"
+    file = state.caches.models[replica.model].files[decision.conversation]
+    assert file.shape == caches.shape, f"the cache of {decision.conversation} is of another shape"
+
+
 def _check_dispatch(state: State, decision: e.RequestDispatched) -> None:
     request, replica = state.requests[decision.rid], state.replicas[decision.replica]
     assert not request.replica, f"{request.rid} is dispatched twice"
     assert replica.phase == "ready", f"{request.rid} goes to {replica.id}, which is {replica.phase}"
     assert not replica.suspect, f"{request.rid} goes to {replica.id}, which may be dead"
     assert not replica.alone, f"{request.rid} joins {replica.alone}, which must be alone"
+    caches = state.caches.replicas.get(replica.id)
+    is_restoring = caches is not None and caches.restoring and state.now_us < caches.restore_until_us
+    assert not is_restoring, f"{request.rid} goes to {replica.id}, which restores"
     phase = state.models[request.model].phase
     assert phase == "ready", f"{request.rid} goes to {request.model}, which is {phase}"
     if decision.weight and state.settings.overcommit >= 0:
@@ -161,6 +196,17 @@ def _check_requests(state: State) -> None:
             replica = state.replicas.get(request.replica)
             assert replica is None or request.rid in replica.in_flight, f"{request.rid} is not on {request.replica}"
     assert state.running == running
+
+
+def _check_caches(state: State) -> None:
+    if not state.settings.keep_caches:
+        assert state.caches == Caches(), f"prompt caches are not kept, but known: {state.caches}"
+    for name, caches in state.caches.replicas.items():
+        assert name in state.replicas or caches.saving or caches.restoring, f"{name} is gone, its caches are not"
+    for name in state.timers:
+        kind, _, key = name.partition(":")
+        known = key == "router" or key in state.replicas or (key.isdigit() and int(key) in state.swaps)
+        assert kind != "cache" or known, f"timer {name} is for nobody"
 
 
 def _check_swaps(state: State) -> None:

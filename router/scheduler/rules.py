@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from eventlog import events as e
-from router.scheduler import engines, swaps
+from router.scheduler import caches, engines, swaps
 from router.scheduler.dispatch import choose, dispatch, needs_swap
 from router.scheduler.residency import Plan
 from router.scheduler.state import (
@@ -392,6 +392,9 @@ def end_the_queue(state: State) -> e.Decision | None:
 def stop_for_good(state: State) -> e.Decision | None:
     """While the router stops: once nothing is left to do, or when the time is over, every process ends."""
     if is_closing(state):
+        waits, decision = caches.save_at_end(state)
+        if waits:
+            return decision
         for replica in state.replicas.values():
             if replica.phase != "stopping":
                 return e.ReplicaStopOrdered(replica=replica.id, why="stopping", force=is_late(state))
@@ -433,6 +436,7 @@ RULES: tuple[Rule, ...] = (
     # What a crash or a stall demands, before anything new goes to that model.
     stop_stalled_replicas,
     cool_down_crashing_models,
+    caches.give_up_useless_caches,
     # Commitments before new plans: a load pays out before anybody else is served.
     swaps.advance,
     swaps.serve_admin_calls,

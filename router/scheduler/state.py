@@ -13,6 +13,7 @@ import msgspec
 
 from eventlog.events import Carried, Cooldown, Orphan
 from eventlog.settings import ModelSettings, SchedulerSettings
+from router.scheduler.cache_state import Caches
 
 Phase = Literal["absent", "loading", "ready", "draining", "stopping"]
 
@@ -56,6 +57,8 @@ class Request(msgspec.Struct, kw_only=True):
     """Why its replica was stopped under it."""
     forced_stop: bool = False
     detached: bool = False
+    prefix: list[str] = []
+    """Keyed hashes of its growing prompt; kept while prompt caches are."""
 
     @property
     def rank(self) -> Rank:
@@ -168,6 +171,10 @@ class Swap(msgspec.Struct, kw_only=True):
     begun_us: int = 0
     drained_us: int = 0
     spawned_us: int = 0
+    save_from_us: int = 0
+    """Since when its victims are idle and caches are being saved; 0: nothing is."""
+    save_us: int = 0
+    """How long that held it up."""
 
 
 class Lost(msgspec.Struct, kw_only=True):
@@ -246,6 +253,8 @@ class State(msgspec.Struct, kw_only=True):
     profile: str = ""
     suspects: list[str] = []
     """Conversations whose requests killed replicas twice, oldest first."""
+    caches: Caches = msgspec.field(default_factory=Caches)
+    """Empty while prompt caches are not kept."""
     stopping_at_us: int = 0
     """Deadline of the drain; 0 while serving."""
     stopped: bool = False

@@ -6,6 +6,7 @@ Also whatever starts one without a request: unloads, top-ups, administration.
 from typing import Literal
 
 from eventlog import events as e
+from router.scheduler import caches
 from router.scheduler.dispatch import choose, dispatch
 from router.scheduler.engines import evict_cost, has_room
 from router.scheduler.fold import HOPELESS, cooldown_us
@@ -141,12 +142,15 @@ def _drain(state: State, swap: Swap) -> e.Decision | None:
             return e.SwapAborted(swap=swap.id, target=swap.target, why=why)
     if not _is_forced(state, swap):
         if any(state.models[name].in_flight for name in swap.victims):
-            return None
+            return caches.save_early(state, swap)
         due_us = swap.begun_us + METADATA_US
         if state.now_us < due_us and any(_serves_anything(state, name) for name in swap.victims):
             if f"drain:{swap.id}" in state.timers:
                 return None
             return e.TimerSet(kind="drain", key=str(swap.id), due_us=due_us)
+        waits, decision = caches.save(state, swap)
+        if waits:
+            return decision
     return _stop_next(state, swap)
 
 
@@ -189,6 +193,9 @@ def _start(state: State, swap: Swap) -> e.Decision | None:
     )
     if swap.to_spawn and not given_up:
         return _spawn(state, swap, swap.to_spawn[0], attempt=1)
+    restore = caches.restore(state, swap, model)
+    if restore is not None:
+        return restore
     paid = _pay_out(state, swap, model)
     if paid is not None:
         return paid
@@ -196,7 +203,7 @@ def _start(state: State, swap: Swap) -> e.Decision | None:
         for index, kind in swap.failed.items():
             if kind not in HOPELESS and swap.attempts[index] <= state.settings.load_retries:
                 return _spawn(state, swap, index, attempt=swap.attempts[index] + 1, after=kind)
-    if swap.loading:
+    if swap.loading or caches.holds_up(state, model):
         return None
     if not swap.ready and swap.failed and not given_up and not is_cooling(state, model):
         hopeless = any(kind in HOPELESS for kind in swap.failed.values())
@@ -247,6 +254,7 @@ def _finished(state: State, swap: Swap) -> e.SwapFinished:
         stop_us=swap.spawned_us - swap.drained_us,
         load_us=state.now_us - swap.spawned_us if swap.target else 0,
         ready=swap.ready,
+        save_us=swap.save_us,
     )
 
 

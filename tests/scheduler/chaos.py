@@ -34,6 +34,8 @@ class Chaos(Judge):
     def __init__(self, settings: SchedulerSettings, *, strict: bool = True) -> None:
         self.last_rid = 0
         self.last_op = 0
+        self.turns: dict[str, int] = {}
+        """Conversation to the length of its prompt, in messages."""
         self.unreleased: list[tuple[int, str]] = []
         """Cancelled requests whose SlotReleased is still to come."""
         self.suspects: set[str] = set()
@@ -46,6 +48,12 @@ class Chaos(Judge):
         self.last_rid += 1
         name = self._model(model)
         self.happens(e.RequestArrived(rid=self.last_rid, arrived_us=self.now_us, model=name, **fields))  # type: ignore[arg-type]
+
+    def arrive_again(self, model: int, conversation: str, messages: int) -> None:
+        """The next turn of a conversation, so many messages longer; or, with 0, the same prompt once more."""
+        length = self.turns[conversation] = self.turns.get(conversation, 0) + messages
+        prefix = [e.PrefixBlock(f"{conversation}{nth}", 100 * nth) for nth in range(max(1, length))]
+        self.arrive(model, conversation=conversation, prefix=prefix)
 
     def wish(self, model: int) -> None:
         self.last_rid += 1
@@ -91,6 +99,11 @@ class Chaos(Judge):
         elif change == "gpus":
             gpus = tuple(sorted({(gpu + 1) % settings.gpus for gpu in models[name].gpus}))
             models[name] = msgspec.structs.replace(models[name], gpus=gpus)
+        elif change == "shape":
+            shape = f"{models[name].cache_shape}+"
+            models[name] = msgspec.structs.replace(models[name], cache_shape=shape, fingerprint=shape)
+        elif change == "keep":
+            settings = msgspec.structs.replace(settings, keep_caches=not settings.keep_caches)
         elif change == "replicas":
             models[name] = msgspec.structs.replace(models[name], replicas=3 - models[name].replicas)
         else:
@@ -119,6 +132,47 @@ class Chaos(Judge):
         rid = self._pick([rid for rid in sorted(self.running) if self._serves(rid)], index)
         if rid is not None:
             self.happens(e.RequestFinished(rid=rid, replica=self.running[rid], status=status))
+
+    def finish_measured(self, index: int, tokens: int, cached: int) -> None:
+        rid = self._pick([rid for rid in sorted(self.running) if self._serves(rid)], index)
+        if rid is not None:
+            timing = e.SlotTiming(cache_n=cached, prompt_n=tokens, prompt_us=500 * tokens, predicted_n=9)
+            self.happens(e.RequestFinished(rid=rid, replica=self.running[rid], timing=timing))
+
+    def hold(self, index: int, slot: int, conversation: str) -> None:
+        """It is told what a slot holds: of a request that runs, or of one that is long gone."""
+        replica = self._pick([process.replica for process in self.processes.values() if process.ready], index)
+        if replica is not None:
+            rids = [rid for rid, where in sorted(self.running.items()) if where == replica]
+            rid = self._pick([*rids, *sorted(self.outcomes)[-3:]], index) or 0
+            self.happens(e.SlotHolds(replica=replica, slot=slot, conversation=conversation, tokens=2000, rid=rid))
+
+    def answer_save(self, index: int, tokens: int) -> None:
+        """With 0 tokens it has failed."""
+        order = self._pick(sorted(self.open_saves), index)
+        if order is None:
+            return
+        what = {"replica": order[0], "slot": order[1], "conversation": self.open_saves[order]}
+        if tokens:
+            self.happens(e.CacheSaved(**what, tokens=tokens, bytes=50 * tokens, took_us=tokens))  # type: ignore[arg-type]
+        else:
+            self.happens(e.CacheSaveFailed(**what, reason="as chosen"))  # type: ignore[arg-type]
+
+    def answer_restore(self, index: int, tokens: int) -> None:
+        order = self._pick(sorted(self.open_restores), index)
+        if order is None:
+            return
+        what = {"replica": order[0], "slot": order[1], "conversation": self.open_restores[order][0]}
+        if tokens:
+            self.happens(e.CacheRestored(**what, tokens=tokens, bytes=50 * tokens, took_us=tokens))  # type: ignore[arg-type]
+        else:
+            self.happens(e.CacheRestoreFailed(**what, reason="as chosen"))  # type: ignore[arg-type]
+
+    def drop(self, index: int) -> None:
+        """A file goes, or one is dropped that nobody knows."""
+        file = self._pick([*sorted(self.files), ("A", "unknown")], index)
+        if file is not None and file[1] not in (conversation for conversation, _ in self.open_restores.values()):
+            self.happens(e.CacheDropped(model=file[0], conversation=file[1]))
 
     def lose(self, index: int, begun: bool) -> None:
         """A connection breaks; whether the process lives is found out later."""
@@ -206,6 +260,10 @@ class Chaos(Judge):
             self.release(0)
         elif self.suspects & self.processes.keys():
             self.answer(0)
+        elif self.open_saves:
+            self.answer_save(0, tokens=1000)
+        elif self.open_restores:
+            self.answer_restore(0, tokens=1000)
         elif any(process.told_to_stop for process in self.processes.values()):
             self.stopped(0, first=True, begun=False)
         elif any(not process.ready for process in self.processes.values()):
@@ -335,20 +393,63 @@ def settings_of(draw: Callable[[list[object]], object]) -> SchedulerSettings:
     )
 
 
-def ramble(seed: int, steps: int, engine: str = "") -> Chaos:
-    """A story told by a seed: the same on every machine."""
+def kept(settings: SchedulerSettings, dice: random.Random) -> SchedulerSettings:
+    """The same, with prompt caches that are kept."""
+    models = {
+        name: msgspec.structs.replace(model, cache_shape="s" if dice.random() < 0.9 else "")
+        for name, model in settings.models.items()
+    }
+    return msgspec.structs.replace(
+        settings,
+        models=models,
+        keep_caches=True,
+        keep_min_tokens=dice.choice([100, 1000]),
+        keep_hold_us=dice.choice([0, 1, 3, 30]) * SECOND,
+        keep_budget_mib=dice.choice([1, 1000]),
+        keep_persist=dice.random() < 0.5,
+    )
+
+
+def ramble(seed: int, steps: int, engine: str = "", *, keep: bool = False) -> Chaos:
+    """A story told by a seed: the same on every machine. With `keep`, prompt caches are kept."""
     dice = random.Random(seed)
     settings = settings_of(dice.choice)
     if engine:
         settings = with_engine(settings, engine, random.Random(f"{engine}/{seed}").choice)
-    chaos = Chaos(settings, strict=False)
+    chaos = Chaos(kept(settings, dice) if keep else settings, strict=False)
     stops_at = dice.randrange(steps) if dice.random() < 0.3 else steps
     for step in range(steps):
         if step == stops_at:
             chaos.stop(dice.choice([0.0, 10.0, 300.0]))
-        one_thing(chaos, dice)
+        if keep and dice.random() < 0.7:
+            one_thing_about_caches(chaos, dice)
+        else:
+            one_thing(chaos, dice)
     chaos.settle()
     return chaos
+
+
+def one_thing_about_caches(chaos: Chaos, dice: random.Random) -> None:
+    index, tokens = dice.randrange(100), dice.choice([0, 50, 1500, 1_000_000])
+    usual = (
+        lambda: chaos.arrive_again(index % 2, dice.choice("xyz"), dice.choice([0, 2])),
+        lambda: chaos.finish_measured(index, dice.choice([10, 2000]), dice.choice([0, 0, 1900])),
+        lambda: chaos.hold(index, dice.randrange(4), dice.choice(["x", "y", "z", ""])),
+        lambda: chaos.hold(index, dice.randrange(2), "x"),
+        lambda: chaos.answer_save(index, tokens),
+        lambda: chaos.answer_restore(index, tokens),
+        lambda: chaos.ready(index, dice.choice([1, 2, 4])),
+        lambda: chaos.stopped(index, True, False),
+    )
+    rare = (
+        lambda: chaos.drop(index),
+        lambda: chaos.crash(index, dice.random() < 0.5, dice.random() < 0.5),
+        lambda: chaos.time_passes(dice.choice([0.1, 3.0, 12.0])),
+        lambda: chaos.reload(index, "shape"),
+        lambda: chaos.reload(index, "keep"),
+        chaos.through_a_checkpoint,
+    )
+    dice.choice(usual if dice.random() < 0.85 else rare)()
 
 
 def one_thing(chaos: Chaos, dice: random.Random) -> None:

@@ -151,7 +151,7 @@ def _place(state: State, model: Model, up: list[Replica], request: Request) -> s
         load = sum(replica.in_flight.values()) + sum(replica.releasing.values())
         weight = 0 if request.work == "metadata" else max(1, min(request.slots_wanted, replica.slots))
         free = state.settings.overcommit
-        if replica.suspect or replica.alone:
+        if replica.suspect or replica.alone or _restores(state, replica):
             continue
         if request.attempt > 1:
             if replica.in_flight or replica.releasing:
@@ -162,6 +162,11 @@ def _place(state: State, model: Model, up: list[Replica], request: Request) -> s
         if best is None or (load, not last, replica.index) < best:
             best, chosen = (load, not last, replica.index), replica.id
     return chosen
+
+
+def _restores(state: State, replica: Replica) -> bool:
+    caches = state.caches.replicas.get(replica.id)
+    return caches is not None and bool(caches.restoring) and state.now_us < caches.restore_until_us
 
 
 def _gpus(mask: int) -> list[int]:

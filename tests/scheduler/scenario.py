@@ -253,6 +253,13 @@ def tell(decision: e.Decision) -> str:
         case e.ReplicaSpawnOrdered():
             again = f" again after {decision.after}" if decision.after else ""
             return f"spawn {decision.model}/{decision.index}{again}"
+        case e.CacheSaveOrdered():
+            return f"save {decision.conversation} of {short(decision.replica)}"
+        case e.CacheRestoreOrdered():
+            whom = f" for {decision.rid}" if decision.rid else ""
+            return f"restore {decision.conversation} into {short(decision.replica)}{whom}"
+        case e.CacheGivenUp():
+            return f"give up caches of {decision.model} ({decision.why})"
         case e.ModelCooledDown():
             return f"cool down {decision.model} ({decision.why})"
         case e.AdminDone():

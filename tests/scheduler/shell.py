@@ -59,6 +59,14 @@ class Shell:
         self.open_ops: set[int] = set()
         self.done_ops: dict[int, str] = {}
         self.timers: dict[tuple[str, str], int] = {}
+        self.open_saves: dict[tuple[str, int], str] = {}
+        """Ordered and not answered: (replica, slot) to its conversation."""
+        self.open_restores: dict[tuple[str, int], tuple[str, int]] = {}
+        """The same, with the time until which they may hold anybody up."""
+        self.files: set[tuple[str, str]] = set()
+        """(model, conversation) that is in a file."""
+        self.models: dict[str, str] = {}
+        """Replica to its model, for ever."""
         self.happens(e.RouterStarted(config=settings, carried=carried or e.Carried()))
 
     def happens(self, fact: e.Fact) -> list[e.Decision]:
@@ -143,6 +151,20 @@ class Shell:
                     process.ready, process.slots = True, max(1, fact.slots)
             case e.ReplicaLoadFailed() | e.ReplicaStopped() | e.ReplicaCrashed():
                 self.processes.pop(fact.replica, None)
+            case e.CacheSaved():
+                assert self.open_saves.pop((fact.replica, fact.slot)) == fact.conversation
+                self.files.add((self.models[fact.replica], fact.conversation))
+            case e.CacheSaveFailed():
+                assert self.open_saves.pop((fact.replica, fact.slot)) == fact.conversation
+            case e.CacheRestored():
+                assert self.open_restores.pop((fact.replica, fact.slot))[0] == fact.conversation
+            case e.CacheRestoreFailed():
+                assert self.open_restores.pop((fact.replica, fact.slot))[0] == fact.conversation
+                self.files.discard((self.models[fact.replica], fact.conversation))
+            case e.CacheDropped():
+                self.files.discard((fact.model, fact.conversation))
+            case e.CacheFound():
+                self.files.add((fact.model, fact.conversation))
             case e.TimerFired():
                 self.timers.pop((fact.kind, fact.key), None)
 
@@ -165,6 +187,9 @@ class Shell:
                 process = self.processes[decision.replica]
                 assert process.ready, f"request {decision.rid} goes to {process.replica}, which is not ready"
                 assert not process.told_to_stop, f"request {decision.rid} goes to {process.replica}, which stops"
+                for (replica, _), (_, until_us) in self.open_restores.items():
+                    waits = replica == process.replica and self.now_us < until_us
+                    assert not waits or not self.state.settings.keep_caches, f"{replica} still restores"
                 self.waiting.remove(decision.rid)
                 self.running[decision.rid] = decision.replica
                 process.works_on[decision.rid] = decision.weight
@@ -192,14 +217,41 @@ class Shell:
                 )
                 self.open_ops.remove(decision.op)
                 self.done_ops[decision.op] = decision.outcome
+            case e.CacheSaveOrdered():
+                self._note_save(decision)
+            case e.CacheRestoreOrdered():
+                self._note_restore(decision)
             case e.TimerSet():
                 self.timers[decision.kind, decision.key] = decision.due_us
             case e.TimerCancelled():
                 del self.timers[decision.kind, decision.key]
 
+    def _note_save(self, decision: e.CacheSaveOrdered) -> None:
+        process = self.processes[decision.replica]
+        assert process.ready, f"{process.replica} is to save, but is not ready"
+        assert not process.told_to_stop, f"{process.replica} is to save, but stops"
+        assert all(replica != process.replica for replica, _ in self.open_saves), (
+            f"{process.replica} saves twice at once"
+        )
+        assert decision.limit_us <= self.state.settings.keep_hold_us
+        assert decision.worth_us > decision.cost_us
+        self.open_saves[decision.replica, decision.slot] = decision.conversation
+
+    def _note_restore(self, decision: e.CacheRestoreOrdered) -> None:
+        process = self.processes[decision.replica]
+        assert process.ready, f"{process.replica} is to restore, but is not ready"
+        assert not process.told_to_stop, f"{process.replica} is to restore, but stops"
+        assert not process.works_on, f"{process.replica} is to restore, but works on {process.works_on}"
+        assert (process.model, decision.conversation) in self.files, f"there is no file of {decision.conversation}"
+        assert 0 <= decision.slot < process.slots
+        assert decision.limit_us <= self.state.settings.keep_hold_us
+        until_us = self.now_us + decision.limit_us
+        self.open_restores[decision.replica, decision.slot] = (decision.conversation, until_us)
+
     def _note_spawn(self, decision: e.ReplicaSpawnOrdered) -> None:
         assert decision.replica not in self.processes_ever, f"{decision.replica} is not a new name"
         self.processes_ever.add(decision.replica)
+        self.models[decision.replica] = decision.model
         for gpu in decision.gpus:
             there = {process.model for process in self.processes.values() if gpu in process.gpus}
             if decision.model in there:
@@ -220,10 +272,16 @@ class Shell:
         """Everything asked for has ended once, and the state remembers nobody."""
         assert not self.waiting, f"requests {sorted(self.waiting)} never ended: {self.state.requests}"
         assert not self.running, f"requests {self.running} still run"
+        assert not self.open_saves, f"saves {self.open_saves} were never answered"
+        assert not self.open_restores, f"restores {self.open_restores} were never answered"
         assert not self.open_ops, f"operations {sorted(self.open_ops)} were never answered: {self.state.admin}"
         state = self.state
         left = (state.requests, state.lanes, state.unforced, state.running, state.swaps, state.wishes, state.admin)
         assert not any(left), f"the state still holds {left}"
+        assert state.caches.replicas.keys() <= state.replicas.keys()
+        for caches in state.caches.replicas.values():
+            assert not caches.saving
+            assert not caches.restoring
         for replica in state.replicas.values():
             assert (replica.load, replica.in_flight, replica.releasing, replica.alone) == (0, {}, {}, 0)
         for model in state.models.values():
