@@ -208,6 +208,7 @@ TIMERS = {
     "ttl": "{key} is unloaded if it is idle until then",
     "cooldown": "{key} may be loaded again",
     "drain": "the time for running requests to end is over",
+    "cache": "nobody waits for prompt caches any longer",
 }
 """TimerSet.kind. `key`: what stands behind it."""
 
@@ -234,6 +235,12 @@ ABORTED = {
     "gpu_out": "a GPU was taken out of service",
 }
 """SwapAborted.why."""
+
+GIVEN_UP = {
+    "brings_nothing": "twice in a row a restored one brought nothing",
+    "crash": "a process died over one",
+}
+"""CacheGivenUp.why."""
 
 SWAP_OUTCOMES = {
     "ok": "Done",
@@ -426,6 +433,10 @@ def _restore_ordered(row: Row) -> str:
     return f"A prompt cache of {row.get('replica')} is to be restored before its first request"
 
 
+def _given_up(row: Row) -> str:
+    return f"Prompt caches of {row.get('model')} are not kept any more: {of(GIVEN_UP, row.get('why'))}"
+
+
 def _cooled_down(row: Row) -> str:
     until_us = row.get("until_us")
     until = "the configuration changes" if until_us == -1 else moment(until_us)
@@ -461,6 +472,7 @@ DECISIONS = {
     "ReplicaSpawnOrdered": _spawn_ordered,
     "CacheSaveOrdered": _save_ordered,
     "CacheRestoreOrdered": _restore_ordered,
+    "CacheGivenUp": _given_up,
     "ModelCooledDown": _cooled_down,
     "AdminDone": _admin_done,
     "TimerSet": _timer_set,

@@ -1,4 +1,4 @@
--- Prompt caches of slots that were saved before an eviction, and restored after a load.
+-- Prompt caches of slots that were saved before an eviction and restored after a load, and what became of the files.
 
 -- create
 CREATE TABLE cache_moves (
@@ -16,7 +16,7 @@ CREATE TABLE cache_moves (
     reason VARCHAR
 );
 
--- apply events: CacheSaved CacheSaveFailed CacheRestored CacheRestoreFailed
+-- apply events: CacheSaved CacheSaveFailed CacheRestored CacheRestoreFailed CacheFound CacheDropped
 INSERT INTO cache_moves
 SELECT
     seq,
@@ -25,14 +25,18 @@ SELECT
     replica,
     slot,
     conversation,
-    CASE WHEN type IN ('CacheSaved', 'CacheSaveFailed') THEN 'save' ELSE 'restore' END,
-    type IN ('CacheSaved', 'CacheRestored'),
+    CASE type
+        WHEN 'CacheFound' THEN 'find'
+        WHEN 'CacheDropped' THEN 'drop'
+        ELSE CASE WHEN type IN ('CacheSaved', 'CacheSaveFailed') THEN 'save' ELSE 'restore' END
+    END,
+    type NOT IN ('CacheSaveFailed', 'CacheRestoreFailed'),
     tokens,
     bytes,
     took_us,
-    reason
+    coalesce(reason, why)
 FROM batch
-WHERE type IN ('CacheSaved', 'CacheSaveFailed', 'CacheRestored', 'CacheRestoreFailed')
+WHERE type IN ('CacheSaved', 'CacheSaveFailed', 'CacheRestored', 'CacheRestoreFailed', 'CacheFound', 'CacheDropped')
 ORDER BY seq;
 
 -- prune

@@ -33,7 +33,7 @@ CREATE TABLE decisions (
     timer VARCHAR
 );
 
--- apply events: RequestHeld RequestDispatched RequestRequeued RequestFailed RequestRejected SwapBegun SwapAborted SwapFinished ReplicaStopOrdered ReplicaSpawnOrdered CacheSaveOrdered CacheRestoreOrdered ModelCooledDown AdminDone TimerSet TimerCancelled
+-- apply events: RequestHeld RequestDispatched RequestRequeued RequestFailed RequestRejected SwapBegun SwapAborted SwapFinished ReplicaStopOrdered ReplicaSpawnOrdered CacheSaveOrdered CacheRestoreOrdered CacheGivenUp ModelCooledDown AdminDone TimerSet TimerCancelled
 INSERT INTO decisions
 SELECT
     seq,
@@ -76,7 +76,7 @@ FROM batch
 WHERE type IN (
     'RequestHeld', 'RequestDispatched', 'RequestRequeued', 'RequestFailed', 'RequestRejected', 'SwapBegun', 'SwapAborted',
     'SwapFinished', 'ReplicaStopOrdered', 'ReplicaSpawnOrdered', 'CacheSaveOrdered', 'CacheRestoreOrdered',
-    'ModelCooledDown', 'AdminDone', 'TimerSet', 'TimerCancelled'
+    'CacheGivenUp', 'ModelCooledDown', 'AdminDone', 'TimerSet', 'TimerCancelled'
 )
 ORDER BY seq;
 

@@ -23,6 +23,7 @@ VOCABULARY = [
     (words.CANCELLED_BY, options(e.RequestCancelled, "by")),
     (words.SWAP_WHY, options(e.SwapBegun, "why")),
     (words.ABORTED, options(e.SwapAborted, "why")),
+    (words.GIVEN_UP, options(e.CacheGivenUp, "why")),
     (words.STOP_WHY, options(e.ReplicaStopOrdered, "why")),
     (words.LOAD_FAILURES, options(e.ReplicaLoadFailed, "kind")),
     (words.EXIT_CAUSES, options(e.ReplicaCrashed, "cause_of_exit")),
