@@ -1,24 +1,46 @@
 """Who asks: the API key of a request, and what it may use."""
 
 import base64
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from router import errors
-from router.config import Config, ModelConfig
+from router.config import Config, KeyConfig, ModelConfig
 from router.headers import Fields, value_of
+
+SCOPE_KEY = "llama_router.caller"
+"""Where the caller stands in the scope of a request once somebody has found out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The owner of a key, or anybody where no keys are configured; `models` empty: all of them."""
+    """The owner of a key, or anybody where no keys are configured."""
 
     key: str = ""
+    """Its name; empty where no keys are configured."""
+    admin: bool = True
     priority: int = 0
     models: tuple[str, ...] = ()
+    """Those that it may use; empty for all."""
+    max_parallel: int = 0
+    rpm: int = 0
+    tpm: int = 0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it may use less than there is, so that it must not go around the queue."""
+        return bool(self.max_parallel or self.rpm or self.tpm)
 
 
 ANYBODY = Caller()
+
+
+def caller_from(scope: Any, config: Config) -> Caller:
+    """The caller of this request, found out here unless that has been done. Raises RouterError."""
+    found = scope.get(SCOPE_KEY)
+    return found if isinstance(found, Caller) else caller_of(config, scope["headers"])
 
 
 def caller_of(config: Config, headers: Fields) -> Caller:
@@ -28,17 +50,35 @@ def caller_of(config: Config, headers: Fields) -> Caller:
     """
     if not config.keys:
         return ANYBODY
+    secret = secret_in(headers)
+    if not secret:
+        raise errors.error("unauthorized", "an API key is needed, as 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'")
+    return owner_of(config, secret)
+
+
+def secret_in(headers: Fields) -> str:
+    """The key that a program sends; empty for none."""
     scheme, _, secret = value_of(headers, b"authorization").decode("latin-1").partition(" ")
     if scheme.lower() == "basic":
         secret = _password(secret)
     elif scheme.lower() != "bearer":
         secret = value_of(headers, b"x-api-key").decode("latin-1")
-    if not secret:
-        raise errors.error("unauthorized", "an API key is needed, as 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'")
-    key = config.key_for(secret.strip())
+    return secret.strip()
+
+
+def owner_of(config: Config, secret: str) -> Caller:
+    """Whose key this is. Raises 401; what was sent is never quoted."""
+    key = config.key_for(secret)
     if key is None:
         raise errors.error("unauthorized", "this API key is not known here")
-    return Caller(key.name, key.priority, key.models)
+    return as_caller(key)
+
+
+def as_caller(key: KeyConfig) -> Caller:
+    """What the owner of a key may do. Raises 401 for a key that has expired."""
+    if key.expires_s and key.expires_s <= time.time():
+        raise errors.error("unauthorized", f"the API key {key.name!r} has expired")
+    return Caller(key.name, key.admin, key.priority, key.models, key.max_parallel, key.rpm, key.tpm)
 
 
 def _password(credentials: str) -> str:

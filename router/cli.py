@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     from router.demo import add_demo_command
     from router.fit_command import add_fit_command
     from router.import_command import add_import_command
+    from router.key_command import add_key_command
     from router.logs_command import add_logs_command
     from router.serve_command import add_check_command, add_serve_command
 
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     add_import_command(verbs)
     add_fit_command(verbs)
     add_admin_commands(verbs)
+    add_key_command(verbs)
     add_logs_command(verbs, configured_log_dir)
     add_log_commands(verbs)
     add_replay_commands(verbs, configured_log_dir)

@@ -6,12 +6,14 @@
 * It can answer HTTP/1.0 clients, which do not know chunks, with a body that ends with the connection.
 * It ignores the wish for another protocol (Java's client wishes for h2c with every request) and reads on as HTTP/1.1.
 * It refuses what is no HTTP, and headers without an end, in the one shape of errors.
+* It gives up on who sends too slowly: headers, or a body that stops coming. Who waits for an answer is never hurried.
 
 The relay finds a `Client` in `scope["extensions"][EXTENSION]`. Serve with `uvicorn.Config(http=ClientProtocol)`.
 """
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -26,8 +28,6 @@ LINGER_S = 30.0
 """How long a client may take to read the end of an answer that is broken off."""
 PIPELINE_LIMIT = 16
 """Requests that may be read ahead on one connection; reading goes on, since a FIN is only seen by reading."""
-HEAD_MAX = 1 << 20
-"""Bytes of a request before its body."""
 ENDLESS = 1 << 62
 """A length that no body reaches."""
 
@@ -120,16 +120,68 @@ class _Held:
         self.head += data
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What one client may take of the router's time and memory before it has asked for anything."""
+
+    head_bytes: int = 1 << 20
+    """Of a request before its body."""
+    head_s: float = 30.0
+    """For those bytes, from the connection or from the first of them."""
+    body_s: float = 60.0
+    """Without a byte of a body that is to come."""
+
+
 class ClientProtocol(HttpToolsProtocol):
     """One connection of a client."""
 
+    patience = Patience()
     active: RequestResponseCycle | None = None
     """The request that is being answered; later ones of the same connection wait in `pipeline`."""
     _in_head = True
     _head_bytes = 0
+    _heard_s = 0.0
+    """On the event loop's clock: when the connection was made, a head began, or a piece of a body came."""
+    _timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def with_patience(cls, patience: Patience) -> "type[ClientProtocol]":
+        """The protocol for a server that is as patient as that."""
+        return type(cls.__name__, (cls,), {"patience": patience})
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._heard_s = self.loop.time()
+        self._timer = self.loop.call_later(self.patience.head_s, self._look_for_delay)
+
+    def _look_for_delay(self) -> None:
+        """Refuse who lets us wait. One timer per connection that finds out when it rings costs nothing per request."""
+        limit_s, what = self._may_wait()
+        silent_s = self.loop.time() - self._heard_s
+        if not what or silent_s < limit_s:
+            self._timer = self.loop.call_later(limit_s - silent_s if what else limit_s, self._look_for_delay)
+            return
+        self._timer = None
+        if self.scope is None:  # not a byte of a request
+            self.transport.close()
+        else:
+            self._refuse(errors.error("request_timeout", f"nothing more came of {what} for {limit_s:g} s"))
+
+    def _may_wait(self) -> tuple[float, str]:
+        """How long the client may let us wait for what is due now; nothing is due while it is our turn."""
+        patience = self.patience
+        active, last = self.active, self.cycle
+        answering = active is not None and not active.response_complete
+        if self._in_head and not answering:
+            return patience.head_s, "its headers"
+        if answering and last is active and last.more_body and not self.flow.read_paused:
+            return patience.body_s, "its body"
+        return min(patience.head_s, patience.body_s), ""
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
+        if not self._in_head or not self._head_bytes:
+            self._heard_s = self.loop.time()
         if self._in_head:
             self._head_bytes += len(data)
         while data:
@@ -146,8 +198,9 @@ class ClientProtocol(HttpToolsProtocol):
             except httptools.HttpParserError:
                 self._refuse(errors.error("invalid_http", "this is no HTTP/1.1 request"))
                 return
-        if self._in_head and self._head_bytes > HEAD_MAX:
-            self._refuse(errors.error("headers_too_large", f"the headers have more than {HEAD_MAX} bytes"))
+        if self._in_head and self._head_bytes > self.patience.head_bytes:
+            limit = self.patience.head_bytes
+            self._refuse(errors.error("headers_too_large", f"the headers have more than {limit} bytes"))
 
     def _head_without_upgrade(self) -> bytes:
         """The request that wishes for another protocol, as one that does not; the parser would leave out its body."""
@@ -211,6 +264,8 @@ class ClientProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._client_left()
         super().connection_lost(exc)
         self.active = None

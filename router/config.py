@@ -9,9 +9,11 @@ The scheduler sees none of this except `Config.scheduler`. Times here are second
 """
 
 import hashlib
+import hmac
 import ipaddress
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,12 +25,12 @@ from eventlog.settings import KeySettings, ModelSettings, SchedulerSettings
 from router.gpu_checks import check_gpus
 from router.gpus import count_gpus
 from router.llama_server import binary_identity, check_embedded, find_llama_server, read_options
-from router.model_entry import Cost, KeyConfig, ReasoningEffort, key_digest, read_keys
+from router.model_entry import Cost, KeyConfig, ReasoningEffort, key_digest, key_in_file, read_keys
 from router.models import Draft, ModelConfig, finish, read_drafts
 from router.places import find_places, place
 from router.presets import Section, canonical_name, read_ini
 from router.problems import ConfigErrors, Findings, Problem, nearest
-from router.settings import TOP_KEYS, Values, complete, read_outside
+from router.settings import TOP_KEYS, BadValue, Values, complete, read_outside
 from router.strict_json import read_json
 
 __all__ = [
@@ -86,6 +88,12 @@ class Limits:
 
     max_queue: int = 0
     """Requests that may wait; more are answered 503."""
+    max_head_bytes: int = 1 << 20
+    """Of the request line and the headers."""
+    head_s: float = 30.0
+    """HEAD_TIMEOUT: for a request's headers, from its first byte or from the connection."""
+    body_s: float = 60.0
+    """BODY_TIMEOUT: without a byte of a body that has been announced."""
     max_body_bytes: int = 1024 << 20
     """Of one request, after decoding."""
     body_memory_bytes: int = 64 << 20
@@ -164,7 +172,9 @@ class Config:
     def key_for(self, secret: str) -> KeyConfig | None:
         """The API key that a client presented, if it is one of ours."""
         digest = key_digest(secret)
-        return next((key for key in self.keys.values() if key.sha256 == digest), None)
+        # Every key is compared, and in full: the time taken tells nothing about any of them.
+        found = [key for key in self.keys.values() if hmac.compare_digest(key.sha256, digest)]
+        return found[0] if found else None
 
     def with_fingerprints(self, key: bytes) -> "Config":
         """The same, with a fingerprint per model over all that a child is started with, keyed by `key`.
@@ -359,8 +369,9 @@ def _read_keys(
     findings: Findings,
 ) -> dict[str, KeyConfig]:
     keys = read_keys(top.get("keys", {}), file, environ, findings)
-    if values["API_KEY"]:
-        keys.setdefault("default", KeyConfig("default", key_digest(values["API_KEY"])))
+    default_key = _default_key(values, findings)
+    if default_key:
+        keys.setdefault("default", KeyConfig("default", key_digest(default_key), admin=True))
     names = _names(drafts)
     for key in list(keys.values()):
         real = []
@@ -373,6 +384,16 @@ def _read_keys(
                 findings.add(Problem(message, file, 0, f"keys.{key.name}", "models", asked, ", ".join(names), near))
         keys[key.name] = replace(key, models=tuple(real))
     return keys
+
+
+def _default_key(values: Values, findings: Findings) -> str:
+    key: str = values["API_KEY"]
+    if not key and values["API_KEY_FILE"]:
+        try:
+            return key_in_file(Path(values["API_KEY_FILE"]).expanduser())
+        except BadValue as error:
+            findings.add(values.problem("API_KEY_FILE", str(error)))
+    return key
 
 
 def _eviction(values: Values, findings: Findings) -> Literal["lru", "fifo", "worth"]:
@@ -391,12 +412,18 @@ def _warn_of_others(values: Values, keys: Mapping[str, KeyConfig], findings: Fin
     host: str = values["HOST"]
     if not host or any(char.isspace() or char in "/,@" for char in host):
         findings.add(values.problem("HOST", "this is no address to listen on", allowed="a name or an IP address"))
-    elif not keys and not _is_loopback(host):
+    elif not keys and not is_loopback(host):
         message = "other machines can use every model without a key; write API keys into `keys`, or listen on 127.0.0.1"
         findings.warn(values.problem("HOST", message))
+    for key in keys.values():
+        if key.expires_s and key.expires_s <= time.time():
+            findings.warn(Problem("this key has expired and is not taken any more", section="keys", key=key.name))
+    if keys and not any(key.admin for key in keys.values()):
+        message = "no key has the admin right, so nobody can load, unload, cancel or reload over HTTP"
+        findings.warn(Problem(message, key="keys", allowed='"admin": true in one of them'))
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -472,6 +499,9 @@ def _timings(values: Values) -> Timings:
 def _limits(values: Values) -> Limits:
     return Limits(
         max_queue=values["MAX_QUEUE"],
+        max_head_bytes=values["MAX_HEAD_KIB"] << 10,
+        head_s=values["HEAD_TIMEOUT"],
+        body_s=values["BODY_TIMEOUT"],
         max_body_bytes=values["MAX_BODY_MIB"] << 20,
         body_memory_bytes=values["BODY_MEMORY_MIB"] << 20,
     )

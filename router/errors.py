@@ -6,7 +6,8 @@
     └── ServiceError    50x    the router itself cannot serve now: it drains, its log cannot be written, no room
 
 The code says exactly what happened and never changes its meaning; the message says what, which value, and what would be
-right. There is no 429: overload waits in the queue. Mistakes in the configuration are not in this tree
+right. There is one 429, for a key that is used beyond what its owner allowed per minute: overload waits in the queue
+and is never refused with it. Mistakes in the configuration are not in this tree
 (`router.config.ConfigErrors`), since no client ever sees them; and a broken invariant is an AssertionError.
 
 An error leaves as JSON in the shape of the API that was called (OpenAI's, or Anthropic's on /v1/messages), or as a
@@ -29,6 +30,7 @@ CLIENT_CODES = {
     "unauthorized": 401,
     "forbidden": 403,
     "origin_not_allowed": 403,
+    "host_not_allowed": 403,
     "model_not_found": 404,
     "replica_not_found": 404,
     "request_not_found": 404,
@@ -36,10 +38,12 @@ CLIENT_CODES = {
     "gpu_not_found": 404,
     "not_found": 404,
     "method_not_allowed": 405,
+    "request_timeout": 408,
     "model_not_loaded": 409,
     "body_too_large": 413,
     "unsupported_encoding": 415,
     "invalid_config": 422,
+    "rate_limit_exceeded": 429,
     "headers_too_large": 431,
 }
 REPLICA_CODES = {
@@ -62,6 +66,8 @@ SERVICE_CODES = {
 }
 CODES = {**CLIENT_CODES, **REPLICA_CODES, **SERVICE_CODES}
 """Each code with its usual status."""
+RETRY_AFTER_S = {"queue_full": 5, "log_unavailable": 5, "service_unavailable": 5, "shutting_down": 5}
+"""What passes by itself, and when to ask again where nothing better is known; a restart takes seconds."""
 
 
 class RouterError(Exception):
@@ -74,7 +80,7 @@ class RouterError(Exception):
     def __init__(
         self, message: str, *, status: int, code: str, param: str | None = None, retry_after_s: int | None = None
     ) -> None:
-        assert status != 429, "overload waits in the queue; it is never refused with a 429"
+        assert status != 429 or code == "rate_limit_exceeded", "overload waits in the queue; it is never refused"
         super().__init__(message)
         self.message = message
         self.status = status
@@ -109,6 +115,8 @@ def error(
     """
     if status is None:
         status = CODES[code]
+    if retry_after_s is None:
+        retry_after_s = RETRY_AFTER_S.get(code)
     if code in REPLICA_CODES:
         branch: type[RouterError] = ReplicaError
     else:
@@ -214,7 +222,7 @@ def sse_frame(err: RouterError, dialect: Dialect = "openai") -> bytes:
 
 
 def _openai_type(err: RouterError) -> str:
-    named = {401: "authentication_error", 403: "permission_error"}
+    named = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
     return named.get(err.status, "invalid_request_error" if err.status < 500 else "server_error")
 
 
@@ -224,6 +232,7 @@ def _anthropic_type(err: RouterError) -> str:
         403: "permission_error",
         404: "not_found_error",
         413: "request_too_large",
+        429: "rate_limit_error",
         503: "overloaded_error",
         504: "timeout_error",
     }

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 from eventlog.events import RequestDispatched, RequestFailed, RequestRejected, RequestRequeued
 from router.answer import Answer
 from router.body import Body
+from router.callers import ANYBODY
 from router.headers import Fields
 from router.reply import Reply
 from router.routes import Route
@@ -35,6 +36,7 @@ class Flight:
         "answer",
         "arrived_us",
         "body",
+        "caller",
         "cancelled_by",
         "client_gone",
         "comment_due",
@@ -70,6 +72,7 @@ class Flight:
         self.target = b""
         self.headers: Fields = []
         """As the client sent them."""
+        self.caller = ANYBODY
         self.model = ""
         self.stream = False
         self.slots_wanted = 1

@@ -21,7 +21,7 @@ _HOP = frozenset(
         b"upgrade",
     )
 )
-_NOT_UP = _HOP | {b"authorization", b"x-api-key", b"content-length", b"expect"}
+_NOT_UP = _HOP | {b"authorization", b"x-api-key", b"cookie", b"content-length", b"expect"}
 _NOT_UP_PLAIN = _NOT_UP | {b"accept-encoding"}
 
 

@@ -8,6 +8,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from router.gpu_pins import ALLOWED, BadPin, Pins, read_pins
@@ -31,7 +33,7 @@ ENTRY_KEYS = (
     "cost",
 )
 
-KEY_KEYS = ("key", "max_parallel", "priority", "models")
+KEY_KEYS = ("key", "admin", "models", "priority", "max_parallel", "rpm", "tpm", "expires")
 
 MASKS = (
     "CUDA_VISIBLE_DEVICES",
@@ -67,10 +69,17 @@ class KeyConfig:
 
     name: str
     sha256: str
-    max_parallel: int = 0
-    priority: int = 0
+    admin: bool = False
+    """Whether it may change the router: load, unload, cancel what others asked, reload, stop."""
     models: tuple[str, ...] = ()
     """Real names of the models it may use; empty for all."""
+    priority: int = 0
+    max_parallel: int = 0
+    rpm: int = 0
+    tpm: int = 0
+    """Requests and tokens within any 60 seconds; beyond them it gets 429. 0 is no limit."""
+    expires_s: float = 0.0
+    """Wall clock from which on it is not taken any more, in seconds since 1970; 0 for never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +271,10 @@ def read_keys(value: Any, file: str, environ: Mapping[str, str], findings: Findi
         reader = ObjectReader({k: v for k, v in entry.items() if k != "key"}, file, f"keys.{name}", findings)
         reader.only(KEY_KEYS)
         try:
-            digest = _digest(entry.get("key"), environ)
+            digest = _digest(entry.get("key"), Path(file).parent, environ)
         except BadValue as error:
-            findings.add(reader.problem("key", str(error), allowed='a text, "${env.NAME}" or "sha256:..."'))
+            allowed = 'a text, "${env.NAME}", "${file.PATH}" or "sha256:..."'
+            findings.add(reader.problem("key", str(error), allowed=allowed))
             continue
         twin = next((other.name for other in keys.values() if other.sha256 == digest), "")
         if twin:
@@ -272,14 +282,18 @@ def read_keys(value: Any, file: str, environ: Mapping[str, str], findings: Findi
         keys[name] = KeyConfig(
             name=name,
             sha256=digest,
-            max_parallel=reader.take("max_parallel", integer(0), 0),
-            priority=reader.take("priority", integer(-1_000_000, 1_000_000), 0),
+            admin=reader.take("admin", flag, False),
             models=reader.take("models", names, ()),
+            priority=reader.take("priority", integer(-1_000_000, 1_000_000), 0),
+            max_parallel=reader.take("max_parallel", integer(0), 0),
+            rpm=reader.take("rpm", integer(0), 0),
+            tpm=reader.take("tpm", integer(0), 0),
+            expires_s=reader.take("expires", instant, 0.0),
         )
     return keys
 
 
-def _digest(key: Any, environ: Mapping[str, str]) -> str:
+def _digest(key: Any, folder: Path, environ: Mapping[str, str]) -> str:
     if not isinstance(key, str) or not key:
         raise BadValue("the key itself is missing or no text")
     if key.startswith("sha256:"):
@@ -291,7 +305,21 @@ def _digest(key: Any, environ: Mapping[str, str]) -> str:
         key = environ.get(reference[1], "")
         if not key:
             raise BadValue(f"the environment variable {reference[1]} is not set")
+    elif reference := re.fullmatch(r"\$\{file\.(.+)\}", key):
+        key = key_in_file(folder / Path(reference[1]).expanduser())
     return key_digest(key)
+
+
+def key_in_file(path: Path) -> str:
+    """The key that is all there is in a file, as secrets of containers and services come. Raises BadValue."""
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise BadValue(f"no key can be read from {path}: {reason}") from None
+    if not key or len(key.splitlines()) > 1:
+        raise BadValue(f"{path} should hold one line, the key")
+    return key
 
 
 def key_digest(key: str) -> str:
@@ -315,6 +343,18 @@ def names(value: Any) -> tuple[str, ...]:
     if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
         raise BadValue("a list of names")
     return tuple(items)
+
+
+def instant(value: Any) -> float:
+    """A day or a moment in ISO 8601, as seconds since 1970; without a zone it is UTC."""
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            pass
+        else:
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    raise BadValue('a day or a moment such as "2027-01-31" or "2027-01-31T18:00+01:00"')
 
 
 def _ttl(value: Any) -> float | None:

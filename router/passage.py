@@ -121,6 +121,9 @@ class Passage:
 
     def _split(self, route: Route, raw: str, caller: Caller) -> tuple[str, str, str]:
         """`/instance/{replica}/rest` and `/upstream/{model}/rest` as replica, slash, rest. Names may hold slashes."""
+        if caller.is_limited and not caller.admin:
+            message = f"key {caller.key!r} has limits, and this goes around the queue that keeps them"
+            raise errors.error("forbidden", message)
         parts = raw.split("/")[2:]
         if route.kind == "instance":
             replica = self._named(unquote(parts[0]))

@@ -36,7 +36,7 @@ from eventlog.events import (
 from router import errors, peek, routes
 from router.answer import Answer
 from router.body import Body, BodyStore, ClientGone, Receive
-from router.callers import Caller, caller_of, resolve
+from router.callers import Caller, caller_from, resolve
 from router.client import Client, client_of
 from router.config import Config, ModelConfig
 from router.conversations import Streams, Turns
@@ -44,6 +44,7 @@ from router.fetching import fetched
 from router.flight import By, Flight, Progress
 from router.headers import Fields, to_upstream, value_of
 from router.passage import Passage
+from router.quotas import Quotas
 from router.releases import Releases
 from router.reply import Reply, Send
 from router.routes import Route
@@ -124,6 +125,7 @@ class Relay:
         self._is_saying = False
         self._clients: dict[tuple[str, str], str] = {}
         self._turns = Turns()
+        self._quotas = Quotas(loop.clock.now_us)
         self._releases = Releases(replicas, loop.post, loop.clock.now_us, self._weight_on)
         self._passage = Passage(self, replicas, lambda: loop.state, loop.post, loop.clock.now_us)
         self._bodies = BodyStore(
@@ -188,7 +190,7 @@ class Relay:
         headers: Fields = scope["headers"]
         reply = Reply(client, send, scope["http_version"], route.dialect, [])
         try:
-            caller = caller_of(self.config, headers)
+            caller = caller_from(scope, self.config)
             body = await self._read(headers, receive)
             try:
                 await self._passage.carry(scope, route, caller, body, reply, client)
@@ -199,7 +201,7 @@ class Relay:
         except errors.RouterError as error:
             await reply.fail(error)
         except Exception:
-            log.exception("%s %s failed for a reason of the router's own", scope["method"], scope["path"])
+            log.exception("%s %r failed for a reason of the router's own", scope["method"], scope["path"])
             await reply.fail(errors.error("internal_error", "the router made a mistake with this request", status=500))
 
     # --- from the request to its place in the queue ---
@@ -213,7 +215,8 @@ class Relay:
         body: Body | None = None
         try:
             self._check_open()
-            caller = caller_of(self.config, headers)
+            caller = caller_from(scope, self.config)
+            self._quotas.admit(caller)
             body = await self._read(headers, receive)
             peeked = await self._look(body, headers, route)
             named = resolve(self.config, caller, peeked.model or routes.model_of(scope["query_string"]))
@@ -300,6 +303,7 @@ class Relay:
         flight.model = model.name
         flight.stream = peeked.stream and route.streams
         flight.prompt_tokens = peeked.prompt_tokens
+        flight.caller = caller
         flight.slots_wanted = peeked.slots_wanted if route.kind == "generation" else 0
         conversation_id = value_of(headers, b"x-conversation-id")
         session = next((value for name in SESSION_HEADERS if (value := value_of(headers, name))), b"")
@@ -521,7 +525,9 @@ class Relay:
             return
         flight.over = True
         self._unsaid.pop(flight.rid, None)
-        self._loop.post(flight.answer.finished(flight.replica))
+        finished = flight.answer.finished(flight.replica)
+        self._loop.post(finished)
+        self._quotas.spend(flight.caller, max(0, finished.prompt_tokens) + max(0, finished.completion_tokens))
         if flight.conversation:
             self._turns.finished(flight.conversation, flight.rid)
 
@@ -565,6 +571,8 @@ class Relay:
             )
         )
         if flight.replica:
+            # A frame is a token, or nearly; and the prompt was read, by our own estimate of it.
+            self._quotas.spend(flight.caller, flight.prompt_tokens + (answer.frames if answer is not None else 0))
             if flight.connection is not None:
                 flight.connection.close()
             self._releases.watch(flight.rid, flight.replica)
@@ -607,4 +615,7 @@ def position(state: State, rid: int) -> int:
 def _own_headers(headers: Fields, rid: int) -> Fields:
     """The request's number, for whoever asks why; and the client's own id, or that number, in the usual place."""
     number = b"%d" % rid
-    return [(b"x-request-id", value_of(headers, b"x-request-id") or number), (b"x-router-request", number)]
+    theirs = value_of(headers, b"x-request-id")
+    # Sent back as it came, but for what could not stand in an answer.
+    own = theirs if theirs.isascii() and theirs.decode("ascii").isprintable() else b""
+    return [(b"x-request-id", own or number), (b"x-router-request", number)]

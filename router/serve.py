@@ -34,6 +34,7 @@ from router.api.front import Front
 from router.api.services import Gate, Services, Started
 from router.api.view import View
 from router.client import ClientProtocol
+from router.client import Patience as ClientPatience
 from router.clock import RunClock
 from router.config import Config
 from router.dashboard import Dashboard
@@ -148,11 +149,11 @@ class Router:
     async def run(self, sock: socket.socket) -> int:
         """Serve on a listening socket; returns the exit code once everything has ended."""
         raise_descriptor_limit()
-        front = Front(self._config.cors_origins)
+        front = Front(self._config.cors_origins, self._salt)
         server = _Server(
             uvicorn.Config(
                 front,
-                http=ClientProtocol,
+                http=ClientProtocol.with_patience(self._patience()),
                 ws="none",
                 lifespan="off",
                 access_log=False,
@@ -206,6 +207,10 @@ class Router:
         await self._gpus.stop()
         self._say_goodbye()
         return self._exit_code
+
+    def _patience(self) -> ClientPatience:
+        limits = self._config.limits
+        return ClientPatience(limits.max_head_bytes, limits.head_s, limits.body_s)
 
     def _wedge_watch(self, relay: Relay) -> WedgeWatch:
         timings = self._config.timings

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from router.check import NVML_TIMEOUT_S, add_config_arguments, check_command, overrides
+from router.diary import write_to_stderr
 
 EXAMPLES = """\
 examples:
@@ -59,7 +60,7 @@ def add_check_command(verbs: Any) -> None:
 def _serve(args: argparse.Namespace) -> int:
     # It asks for the configuration to be read again; whom it finds starting or ended needs no such thing.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=args.log_level.upper())
+    write_to_stderr(args.log_level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         chosen = {**overrides(args), "HOST": args.host, "PORT": args.port}

@@ -140,7 +140,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("HOST", "127.0.0.1", text, "address to listen on", "ROUTER_HOST"),
     Setting("PORT", 11434, integer(0, 65535), "port to listen on; 0 for any free one", top_key="API-port"),
     Setting("LLM_BASE_PORT", None, integer(0, 65535, or_none=True), "accepted and not used", top_key="LLM-base-port"),
-    Setting("API_KEY", "", text, "one API key for all clients", in_file=False),
+    Setting("API_KEY", "", text, "one API key for all clients, with the admin right", in_file=False),
+    Setting("API_KEY_FILE", "", text, "a file that holds that key", in_file=False),
     Setting("CORS_ORIGINS", (), origins_of_pages, "pages of other hosts that may use the router from a browser"),
     Setting("DEFAULT_MODEL", "", text, "for requests that name no model"),
     Setting("INCLUDE_ALIASES_IN_LIST", False, flag, "list aliases as models of their own"),
@@ -164,6 +165,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("GLOBAL_TTL", 0.0, SECONDS, "idle seconds after which a model is unloaded; 0 for never"),
     # limits
     Setting("MAX_QUEUE", 0, integer(0), "requests that may wait; 0 without limit"),
+    Setting("HEAD_TIMEOUT", 30.0, SOME_SECONDS, "seconds for the headers of a request to come in"),
+    Setting("BODY_TIMEOUT", 60.0, SOME_SECONDS, "seconds without a byte of a body that is to come"),
+    Setting("MAX_HEAD_KIB", 1024, integer(1, 1 << 20), "largest request line and headers together"),
     Setting("MAX_BODY_MIB", 1024, integer(1, 1 << 20), "largest request body, decoded"),
     Setting("BODY_MEMORY_MIB", 64, integer(0, 1 << 20), "memory for waiting bodies together; more spills to disk"),
     # how long the world may take
@@ -188,6 +192,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("EVENT_LOG_KEEP_MIB", 2048, integer(0), "size of old segments that is kept; 0 keeps all"),
     Setting("EVENT_LOG_KEEP_DAYS", 0.0, number(0, 100_000), "age of old segments that is kept; 0 keeps all"),
 )
+
+NEVER_IN_ARGV = frozenset({"API_KEY"})
+"""Secrets: neither taken from a command line nor shown in a mistake."""
 
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 TOP_KEYS: Mapping[str, Setting] = {setting.top_key: setting for setting in SETTINGS if setting.top_key}
@@ -235,6 +242,10 @@ def read_outside(overrides: Mapping[str, Any], environ: Mapping[str, str], findi
         if name not in BY_NAME:
             place = Problem("there is no such setting", file="command line", key=name, nearest=nearest(name, BY_NAME))
             findings.add(place)
+        elif name in NEVER_IN_ARGV and value is not None:
+            message = "everybody on this machine can read a command line"
+            allowed = f"{ENV_PREFIX}{name} in the environment, or a file named by {name}_FILE"
+            findings.add(Problem(message, file="command line", key=name, allowed=allowed))
         elif value is not None:
             _take(values, BY_NAME[name], value, Problem("", file="command line", key=name), findings)
     for setting in SETTINGS:
@@ -283,7 +294,7 @@ def _unknown_router_key(key: str, file: str) -> Problem:
 def _take(values: Values, setting: Setting, value: Any, place: Problem, findings: Findings) -> None:
     """Check one value; the first place that gives a setting wins, but each place is checked."""
     shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    if setting.name == "API_KEY":
+    if setting.name in NEVER_IN_ARGV:
         shown = "(secret)"
     place = Problem("", file=place.file, section=place.section, key=place.key, value=shown)
     if isinstance(value, str) and place.file in ("environment", "command line"):

@@ -103,7 +103,7 @@ def _answer_errors(app: FastAPI, paths: Collection[str]) -> None:
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, problem: Exception) -> Response:
-        log.error("%s %s failed", request.method, request.url.path, exc_info=problem)
+        log.error("%s %r failed", request.method, request.url.path, exc_info=problem)
         message = f"the router failed on this ({type(problem).__name__}); its log says more"
         return answer(request, errors.error("internal_error", message, status=500))
 

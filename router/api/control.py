@@ -47,21 +47,18 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
     @api.post("/router/start", summary="Take requests again")
     @api.get("/router/start", include_in_schema=False)
     async def start(request: Request) -> Response:
-        _refuse_foreign_pages(request)
         await lifecycle.start(by=administrator(request))
         return Json({"status": lifecycle.status})
 
     @api.post("/router/stop", summary="Refuse new requests, let the others end, unload everything")
     @api.get("/router/stop", include_in_schema=False)
     async def stop(request: Request, wait: bool = wait_query) -> Response:
-        _refuse_foreign_pages(request)
         await lifecycle.stop(by=administrator(request), wait=wait)
         return Json({"status": lifecycle.status})
 
     @api.post("/router/restart", summary="Stop, then start")
     @api.get("/router/restart", include_in_schema=False)
     async def restart(request: Request, wait: bool = wait_query) -> Response:
-        _refuse_foreign_pages(request)
         await lifecycle.restart(by=administrator(request), wait=wait)
         return Json({"status": lifecycle.status})
 
@@ -162,11 +159,3 @@ def _replica_row(services: Services, replica_id: str) -> dict[str, Any]:
         "suspect": replica.suspect,
         "vram_mib": {str(part.gpu): part.mib for part in seen.vram} if seen is not None else {},
     }
-
-
-def _refuse_foreign_pages(request: Request) -> None:
-    """A GET that changes something can be set off by a mere image on any web page; browsers say where it comes from."""
-    if request.method == "GET" and request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        raise errors.error(
-            "origin_not_allowed", "another site's page may not do this; use POST from a program", status=403
-        )

@@ -6,13 +6,22 @@ thread once there is something to serve; nothing on the data path needs it.
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Collection
 from typing import Any
+from urllib.parse import quote
 
 from router import errors, routes
-from router.api import access, dash, health
-from router.api.cors import App, Cors, Receive, Scope, Send
+from router.api import access, dash, health, hosts, pages
+from router.api.cors import App, Cors, Message, Receive, Scope, Send
+from router.api.login import Login
 from router.api.services import Services
+from router.api.sessions import Sessions
+from router.config import Config
+from router.headers import value_of
+
+BODY_MAX = 4 << 20
+"""Bytes of a body for the router's own routes; the relay has a limit of its own."""
 
 log = logging.getLogger("llama_router.api")
 
@@ -20,8 +29,13 @@ log = logging.getLogger("llama_router.api")
 class Front:
     """Callable as an ASGI application. Until `serve` is called, everything but health is answered 503."""
 
-    def __init__(self, origins: Collection[str] = ()) -> None:
-        """`origins`: pages that may use the router besides its own and those of this machine."""
+    def __init__(self, origins: Collection[str] = (), secret: bytes = b"") -> None:
+        """`origins`: pages that may use the router besides its own and those of this machine.
+
+        `secret` signs logins; without one they end with the process.
+        """
+        self._sessions = Sessions(secret or secrets.token_bytes(32))
+        self._login = Login(self._sessions)
         self._guarded = Cors(self._route, origins)
         self._services: Services | None = None
         self._relay: App | None = None
@@ -50,24 +64,89 @@ class Front:
         elif self._relay is None or self._app is None:
             problem = errors.error("service_unavailable", "the router is starting", retry_after_s=1)
             await health.send_error(scope, send, problem)
+        elif not hosts.is_own(self._config, value_of(scope["headers"], b"host")):
+            await health.send_error(scope, send, _foreign_host(value_of(scope["headers"], b"host")))
         elif routes.find(scope["method"], path, scope["query_string"]) is not None or path.startswith("/instance/"):
-            await self._relay(scope, receive, send)
+            if await self._is_known(scope, send, own=False):
+                await self._relay(scope, receive, send)
         else:
-            assert self._services is not None
-            try:
-                access.identify(self._services.config, scope)
-            except errors.RouterError as problem:
+            await self._own(scope, receive, pages.guarded(send), self._app)
+
+    async def _own(self, scope: Scope, receive: Receive, send: Send, made: "asyncio.Task[App]") -> None:
+        """One of the router's own routes, or a page."""
+        if scope["path"] in ("/login", "/logout"):
+            await self._login.answer(self._config, scope, receive, send)
+            return
+        is_open = access.right_for(scope["method"], scope["path"]) == "open"
+        if not is_open and not await self._is_known(scope, send, own=True):
+            return
+        if scope["path"] == "/" and scope["method"] in ("GET", "HEAD"):
+            await _lead_to_dash(send)
+            return
+        if dash.is_for_dashboard(scope["method"], scope["path"]):
+            assert self._dash is not None
+            await self._dash(scope, receive, send)
+            return
+        app = made.result() if made.done() else await asyncio.shield(made)
+        await app(scope, _limited(receive, scope), send)
+
+    async def _is_known(self, scope: Scope, send: Send, *, own: bool) -> bool:
+        """Find out who asks, and for a route of our own whether they may; whoever may not has been answered then."""
+        try:
+            caller = access.identify(self._config, self._sessions, scope)
+            if own:
+                access.check(caller, scope["method"], scope["path"])
+        except errors.RouterError as problem:
+            if problem.status == 401 and _is_for_a_person(scope):
+                await _send_to_login(scope, send)
+            else:
                 await health.send_error(scope, send, problem)
-                return
-            if path == "/" and scope["method"] in ("GET", "HEAD"):
-                await _lead_to_dash(send)
-                return
-            if dash.is_for_dashboard(scope["method"], path):
-                assert self._dash is not None
-                await self._dash(scope, receive, send)
-                return
-            app = self._app.result() if self._app.done() else await asyncio.shield(self._app)
-            await app(scope, receive, send)
+            return False
+        return True
+
+    @property
+    def _config(self) -> Config:
+        assert self._services is not None
+        return self._services.config
+
+
+def _limited(receive: Receive, scope: Scope) -> Receive:
+    """Raises 413 once a body is larger than any of the router's own routes has use for."""
+    size = 0
+
+    async def counted() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > BODY_MAX:
+            raise errors.error("body_too_large", f"{scope['path']} takes a body of at most {BODY_MAX} bytes")
+        return message
+
+    return counted
+
+
+def _is_for_a_person(scope: Scope) -> bool:
+    """Whether a browser asks for a page, which a login form may take the place of."""
+    return scope["method"] == "GET" and b"text/html" in value_of(scope["headers"], b"accept")
+
+
+async def _send_to_login(scope: Scope, send: Send) -> None:
+    path = scope["path"] + ("?" + scope["query_string"].decode("latin-1") if scope["query_string"] else "")
+    # Relative, so that it leads there under the path of a proxy as well.
+    up = "../" * (path.partition("?")[0].count("/") - 1)
+    location = f"{up}login?next={quote(path, safe='')}".encode()
+    fields = [(b"location", location), (b"content-length", b"0"), (b"cache-control", b"no-store")]
+    await send({"type": "http.response.start", "status": 303, "headers": fields})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _foreign_host(host: bytes) -> errors.RouterError:
+    name = host.decode("latin-1")
+    return errors.error(
+        "host_not_allowed",
+        f"without API keys this router answers to names of this machine, not to {name[:200]!r}; "
+        "write keys into its configuration, or that name into CORS_ORIGINS",
+    )
 
 
 async def _lead_to_dash(send: Send) -> None:

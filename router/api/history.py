@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from eventlog.events import Event, HistoryReset
 from router import errors
-from router.api.access import administrator
+from router.api.access import administrator, onlooker
 from router.api.cors import Receive, Scope, Send
 from router.api.dash import Dash
 from router.api.reply import Json
@@ -55,7 +55,7 @@ def routes(services: Services, dash: Dash) -> APIRouter:
         order: Literal["asc", "desc"] = Query("desc", description="desc: newest first"),
         limit: int = Query(10_000, ge=0, le=100_000, description="at most so many; 0 for all"),
     ) -> Response:
-        administrator(request)
+        onlooker(request)
         return Passed(dash)
 
     @api.get("/router/status_timeline", summary="What each GPU did: swapping, serving, idle; inactive without a router")
@@ -65,7 +65,7 @@ def routes(services: Services, dash: Dash) -> APIRouter:
         until: str | None = UNTIL,
         gpu: Annotated[list[int] | None, Query(description="number" + ANY_OF)] = None,
     ) -> Response:
-        administrator(request)
+        onlooker(request)
         return Passed(dash)
 
     @api.post("/router/reset_history", summary="Tell the history from now on; the log keeps what was")

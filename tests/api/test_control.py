@@ -113,14 +113,3 @@ def test_a_restart_leaves_no_process_of_before() -> None:
         assert before not in world.loop.state.replicas
 
     World.run(story)
-
-
-def test_an_image_on_another_page_cannot_stop_the_router() -> None:
-    """The GET alias is for people and scripts; browsers say when a page of another site causes a request."""
-
-    async def story(world: World) -> None:
-        answer = await world.http.get("/router/stop", headers={"sec-fetch-site": "cross-site"})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "origin_not_allowed")
-        assert world.services.gate.is_open
-
-    World.run(story)

@@ -188,7 +188,7 @@ def test_programs_send_no_origin_and_see_none_of_it() -> None:
 
 
 KEYS = {
-    "owner": KeyConfig("owner", key_digest("sk-owner")),
+    "owner": KeyConfig("owner", key_digest("sk-owner"), admin=True),
     "guest": KeyConfig("guest", key_digest("sk-guest"), models=("beta",)),
 }
 
@@ -243,6 +243,18 @@ def test_a_key_for_certain_models_sees_those_and_may_not_administer() -> None:
         assert world.happened(e.AdminUnload)[0].by == "owner"
 
     with_front(story, keys=KEYS)
+
+
+def test_an_image_on_another_page_changes_nothing() -> None:
+    """GET aliases are for people and scripts; browsers say when a page of another site causes a request."""
+
+    async def story(world: World, http: httpx.AsyncClient) -> None:
+        for path in ("/router/stop", "/router/start", "/router/restart", "/unload"):
+            answer = await http.get(path, headers={"sec-fetch-site": "cross-site"})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "origin_not_allowed"), path
+        assert world.services.gate.is_open
+
+    with_front(story)
 
 
 def test_nothing_is_promised_that_the_log_cannot_hold() -> None:

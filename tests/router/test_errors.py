@@ -64,7 +64,7 @@ def test_every_code_belongs_to_the_branch_of_its_status(code: str) -> None:
     expected = {4: (ClientError,), 5: (ReplicaError, ServiceError)}[err.status // 100]
     assert isinstance(err, expected)
     assert err.status == CODES[code]
-    assert err.status != 429
+    assert (err.status == 429) == (code == "rate_limit_exceeded")
 
 
 def test_overload_can_never_be_answered_with_a_429() -> None:

@@ -1,0 +1,1 @@
+"""Who is kept from what: every statement of docs/security.md."""
