@@ -26,7 +26,7 @@ def figure(depth: Sequence[Row], waits: Sequence[Row], since_us: int, until_us: 
     ]
     steps = _held(depth, until_us, bucket_us)
     columns = with_gaps([_seconds(row) for row in waits], bucket_us, ("p50_s", "p95_s", "p50_said", "p95_said"))
-    quantiles = (("half of them", "p50", "var(--hue-2)"), ("95 %", "p95", "var(--warn)"))
+    quantiles = (("half of them", "p50", "var(--hue-2)"), ("95 %", "p95", "var(--hue-4)"))
     traces = [
         line(
             "waiting",

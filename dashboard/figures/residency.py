@@ -10,8 +10,10 @@ from dashboard.colours import css
 from dashboard.figures.axes import Figure, Row, layout, literal, ms
 from dashboard.units import count, duration
 
-LANE_PX = 24
-EDGES_PX = 62
+LANE_PX = 30
+EDGES_PX = 70
+GPU_GAP = 0.45
+"""In lanes."""
 PHASES = {"loading": "loading", "ready": "loaded", "stopping": "being stopped"}
 PATTERN = {"loading": "/", "stopping": "x"}
 SHORT = {
@@ -30,8 +32,9 @@ def figure(
     if not rows:
         return None
     lanes = _lanes(rows, until_us)
-    places = {lane: place for place, lane in enumerate(sorted(set(lanes)))}
-    height = EDGES_PX + LANE_PX * len(places)
+    places = _places(sorted(set(lanes)))
+    last = max(places.values())
+    height = EDGES_PX + round(LANE_PX * (last + 1))
     traces = [
         _bars(model, phase, hues.get(model), [(row, places[lane]) for row, lane in chosen], until_us)
         for (model, phase), chosen in _grouped(rows, lanes).items()
@@ -42,15 +45,28 @@ def figure(
     middles = {gpu: [place for (g, _), place in places.items() if g == gpu] for gpu in first_lane}
     drawn = layout(since_us, until_us, height, hovermode="closest", barmode="overlay", bargap=0.18)
     drawn["yaxis"] = {
-        "range": [len(places) - 0.5, -0.8],
+        "range": [last + 0.5, -0.5 - GPU_GAP],
         "tickvals": [sum(lanes_of) / len(lanes_of) for lanes_of in middles.values()],
         "ticktext": [f"GPU {gpu}" for gpu in middles],
         "fixedrange": True,
         "showgrid": False,
         "zeroline": False,
     }
-    drawn["shapes"] = [_rule(place - 0.5) for place in first_lane.values() if place > 0]
+    drawn["shapes"] = [_rule(place - 0.5 - GPU_GAP) for place in first_lane.values() if place > 0]
     return {"data": traces, "layout": drawn}
+
+
+def _places(lanes: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
+    """Where each GPU's lanes are, counted in lanes from the top; between two GPUs there is room for marks."""
+    places: dict[tuple[int, int], float] = {}
+    before: tuple[int, int] | None = None
+    for lane in lanes:
+        if before is None:
+            places[lane] = 0
+        else:
+            places[lane] = places[before] + 1 + (GPU_GAP if lane[0] != before[0] else 0)
+        before = lane
+    return places
 
 
 def _lanes(rows: Sequence[Row], until_us: int) -> list[tuple[int, int]]:
@@ -82,7 +98,9 @@ def _grouped(
     return groups
 
 
-def _bars(model: str, phase: str, hue: int | None, chosen: Sequence[tuple[Row, int]], until_us: int) -> dict[str, Any]:
+def _bars(
+    model: str, phase: str, hue: int | None, chosen: Sequence[tuple[Row, float]], until_us: int
+) -> dict[str, Any]:
     ends = [row["until_us"] if row["until_us"] is not None else until_us for row, _ in chosen]
     trace: dict[str, Any] = {
         "type": "bar",
@@ -110,13 +128,13 @@ def _said(row: Row, end_us: int) -> str:
     return f"<b>{literal(row['model'])}</b><br>GPU {row['gpu']}: {PHASES[row['phase']]}{times} {lasts}"
 
 
-def _marks(swaps: Sequence[Row], lane_of: Mapping[int, int]) -> dict[str, Any]:
+def _marks(swaps: Sequence[Row], lane_of: Mapping[int, float]) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "markers",
         "name": "swaps",
         "x": [ms(swap["begun_us"]) for swap in swaps],
-        "y": [lane_of[swap["gpu"]] - 0.56 for swap in swaps],
+        "y": [lane_of[swap["gpu"]] - 0.62 for swap in swaps],
         "marker": {"symbol": "triangle-down", "size": 9, "color": "var(--text)"},
         "customdata": [swap["swap"] for swap in swaps],
         "text": [_swap_said(swap) for swap in swaps],
@@ -138,4 +156,4 @@ def _swap_said(swap: Row) -> str:
 def _rule(y: float) -> dict[str, Any]:
     """Between two GPUs."""
     line = {"color": "var(--line)", "width": 1}
-    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y - 0.3, "y1": y - 0.3, "line": line}
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}

@@ -1,7 +1,7 @@
 // What the router does at this moment, from its /status: GPUs, queue, running requests, models; and what can be done.
 import { get, post, root } from "./lib/api.js";
 import { el, keyed, setAttribute, setClass, setText, show } from "./lib/dom.js";
-import { count, duration, mib, number, percent, ticking } from "./lib/format.js";
+import { count, mib, number, percent, ticking } from "./lib/format.js";
 import { confirm, toast } from "./lib/toast.js";
 import { waitsFor } from "./lib/waits.js";
 
@@ -102,7 +102,7 @@ export class Now {
       meter(part.busy, (gpu.utilisation_percent ?? 0) / 100);
       setText(part.busyText, gpu.utilisation_percent === null ? "–" : `${gpu.utilisation_percent} %`);
       meter(part.memory, gpu.total_mib ? gpu.used_mib / gpu.total_mib : 0);
-      setText(part.memoryText, `${mib(gpu.used_mib)} of ${mib(gpu.total_mib)}`);
+      setText(part.memoryText, memoryOf(gpu));
       const extra = [];
       if (gpu.temperature_c !== null) extra.push(`${gpu.temperature_c} °C`);
       if (gpu.power_mw !== null) extra.push(`${number(Math.round(gpu.power_mw / 1000))} W`);
@@ -141,6 +141,8 @@ export class Now {
     keyed($("waiting"), queue, (wait) => wait.rid, () => this.#row(6), (row, wait) => {
       const [position, model, why, waited, eta, act] = row.children;
       position.className = waited.className = eta.className = "num";
+      waited.dataset.label = "waited";
+      eta.dataset.label = "starts in";
       setText(position, wait.position);
       this.#name(only(model, "span"), wait.model);
       setText(only(why, "span"), wait.kind === "wish" ? `Load by hand. ${waitsFor(wait.blocked_by)}` : waitsFor(wait.blocked_by));
@@ -166,6 +168,7 @@ export class Now {
       this.#name(only(model, "span"), each.model);
       setText(doing, doingOf(each));
       taken.className = "num";
+      taken.dataset.label = "for";
       since(taken, each.running_us ?? 0);
       this.#cancel(act, each, "runs");
     });
@@ -189,6 +192,9 @@ export class Now {
     keyed(body, found, (model) => model.name, () => this.#row(7), (row, model) => {
       const [name, state, gpus, slots, waiting, idle, act] = row.children;
       slots.className = waiting.className = "num";
+      gpus.dataset.label = model.gpus.length > 1 ? "GPUs" : "GPU";
+      slots.dataset.label = "slots";
+      waiting.dataset.label = "waiting";
       idle.className = "num optional";
       this.#name(only(name, "span"), model.name);
       badge(only(state, "span"), stateOf(model));
@@ -196,7 +202,8 @@ export class Now {
       setText(gpus, model.gpus.join(", ") || "–");
       setText(slots, model.slots ? `${model.in_flight} of ${model.slots}` : "–");
       setText(waiting, model.queued || "–");
-      setText(idle, model.idle_us === null ? "–" : duration(Math.floor(model.idle_us / 1e6) * 1e6));
+      for (const cell of [gpus, slots, waiting]) setAttribute(cell, "data-none", cell.textContent === "–");
+      setText(idle, ticking(model.idle_us));
       this.#loadOrUnload(act, model);
     });
   }
@@ -342,6 +349,12 @@ function since(node, us) {
   // The same moment is not told anew by a few milliseconds, or seconds would skip.
   if (!node.dataset.since || Math.abs(Number(node.dataset.since) - at) > 400) node.dataset.since = at;
   setText(node, ticking((performance.now() - Number(node.dataset.since)) * 1000));
+}
+
+/** Both in the same unit: 8.9 of 24 GiB. */
+function memoryOf(gpu) {
+  if (gpu.used_mib === null || !gpu.total_mib || gpu.total_mib < 10 * 1024) return `${mib(gpu.used_mib)} of ${mib(gpu.total_mib)}`;
+  return `${(gpu.used_mib / 1024).toFixed(1)} of ${mib(gpu.total_mib)}`;
 }
 
 function rank(model) {

@@ -3,6 +3,7 @@ import { get, root } from "./lib/api.js";
 import { Chart } from "./lib/charts.js";
 import { el, keyed, setAttribute, setClass, setText } from "./lib/dom.js";
 import { count, duration, number, percent, short } from "./lib/format.js";
+import { Latest } from "./lib/latest.js";
 
 const FIGURES = ["residency", "gpus", "queue", "tokens"];
 
@@ -12,17 +13,17 @@ const TILES = {
   success: (row) => [percent(row.success_share), row.failed ? `${count(row.failed, "failure")}, ${count(row.crashes, "crash", "crashes")}` : "no failures", row.success_share !== null && row.success_share < 0.95 ? "bad" : ""],
   wait: (row) => [duration(row.wait_p50_us), row.wait_p95_us === null ? "" : `95 % within ${duration(row.wait_p95_us)}`],
   ttft: (row) => [duration(row.ttft_p50_us), row.ttft_p95_us === null ? "" : `95 % within ${duration(row.ttft_p95_us)}`],
-  swaps: (row) => [short(row.swaps), row.swaps ? `${duration(row.swapping_us)} spent swapping` : "no time spent swapping"],
+  swaps: (row) => [short(row.swaps), row.swaps ? `${duration(row.swapping_us)} swapping` : "no time swapping"],
   prompt: (row) => [short(row.prompt_tokens), row.cached_share === null ? "" : `${percent(row.cached_share)} from the cache`],
   generated: (row) => [short(row.completion_tokens), row.cost === null ? "tokens" : `tokens, worth $${row.cost < 1 ? row.cost.toPrecision(2) : row.cost.toFixed(2)}`],
-  waste: (row) => [short(row.unread_frames), "tokens that nobody read"],
+  waste: (row) => [short(row.unread_frames), "tokens nobody read"],
 };
 
 export class Past {
   #charts = new Map();
   #hueOf;
-  #asked = 0;
-  #abort = null;
+  #tilesAsked = new Latest();
+  #figuresAsked = new Latest();
 
   /** `onRange(since_ms, until_ms)`: somebody drew a range with the mouse. */
   constructor({ plotly, hueOf, onRange }) {
@@ -37,28 +38,17 @@ export class Past {
     }
   }
 
-  async refresh(query) {
-    const turn = ++this.#asked;
-    this.#abort?.abort();
-    this.#abort = new AbortController();
-    const { signal } = this.#abort;
-    const parameters = new URLSearchParams(query);
-    await Promise.all([
-      this.#tiles(parameters, signal, turn),
-      ...FIGURES.map((name) => this.#figure(name, parameters, signal, turn)),
-    ]);
-  }
-
-  async #tiles(parameters, signal, turn) {
+  async tiles(query) {
+    const turn = this.#tilesAsked.begin();
     let row;
     try {
-      [row] = (await get(`dash/api/panels/tiles?${parameters}`, { signal })).rows;
-    } catch (error) {
-      if (error.name === "AbortError") return;
+      [row] = (await get(`dash/api/panels/tiles?${new URLSearchParams(query)}`, turn)).rows;
+    } catch {
+      if (turn.isOver()) return;
       for (const tile of document.querySelectorAll("[data-tile]")) setText(tile.children[1], "–");
       return;
     }
-    if (turn !== this.#asked) return;
+    if (turn.isOver()) return;
     for (const tile of document.querySelectorAll("[data-tile]")) {
       const [value, note, kind] = TILES[tile.dataset.tile](row);
       setClass(tile, kind ? `tile ${kind}` : "tile");
@@ -68,11 +58,17 @@ export class Past {
     }
   }
 
-  async #figure(name, parameters, signal, turn) {
+  async figures(query) {
+    const turn = this.#figuresAsked.begin();
+    const parameters = new URLSearchParams(query);
+    await Promise.all(FIGURES.map((name) => this.#figure(name, parameters, turn)));
+  }
+
+  async #figure(name, parameters, turn) {
     const { node, chart, place } = this.#charts.get(name);
     try {
-      const { figure } = await get(`dash/api/panels/${name}?rows=false&${parameters}`, { signal });
-      if (turn !== this.#asked) return;
+      const { figure } = await get(`dash/api/panels/${name}?rows=false&${parameters}`, turn);
+      if (turn.isOver()) return;
       place.hidden = !figure;
       if (figure) {
         await chart.draw(figure);
@@ -83,7 +79,7 @@ export class Past {
       }
       if (name === "residency") this.#legend(figure);
     } catch (error) {
-      if (error.name === "AbortError" || turn !== this.#asked) return;
+      if (turn.isOver()) return;
       // What was drawn stays, and is said to be old.
       if (place.hidden || !place.children.length) state(node, "error", `This could not be drawn: ${error.message}.`);
       else setClass(node, "figure stale");

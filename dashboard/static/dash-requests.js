@@ -2,6 +2,7 @@
 import { get, root } from "./lib/api.js";
 import { el, keyed, setAttribute, setClass, setText, show } from "./lib/dom.js";
 import { duration, moment, momentInFull, number } from "./lib/format.js";
+import { Latest } from "./lib/latest.js";
 
 const $ = (id) => document.getElementById(id);
 
@@ -19,8 +20,7 @@ const KINDS = { crash: ["bad", "Crash"], load_failed: ["bad", "Load failed"], st
 export class Requests {
   #hueOf;
   #onClient;
-  #asked = 0;
-  #abort = null;
+  #asked = new Latest();
   #query = "";
   #clientsOf = "";
 
@@ -34,28 +34,25 @@ export class Requests {
   }
 
   async refresh(filters) {
-    const turn = ++this.#asked;
-    this.#abort?.abort();
-    this.#abort = new AbortController();
-    const { signal } = this.#abort;
+    const turn = this.#asked.begin();
     const { client, outcome, page, ...range } = filters;
     await Promise.all([
-      this.#list(filters, signal, turn),
-      this.#crashes(new URLSearchParams(range), signal, turn),
-      this.#clients(new URLSearchParams(range), signal),
+      this.#list(filters, turn),
+      this.#crashes(new URLSearchParams(range), turn),
+      this.#clients(new URLSearchParams(range), turn),
     ]);
   }
 
-  async #list(filters, signal, turn) {
+  async #list(filters, turn) {
     const query = String(new URLSearchParams(filters));
     let told;
     try {
-      told = await get(`dash/api/panels/requests?${query}`, { signal });
+      told = await get(`dash/api/panels/requests?${query}`, turn);
     } catch (error) {
-      if (error.name !== "AbortError" && turn === this.#asked) said("requests-state", "error", `The list could not be fetched: ${error.message}.`);
+      if (!turn.isOver()) said("requests-state", "error", `The list could not be fetched: ${error.message}.`);
       return;
     }
-    if (turn !== this.#asked) return;
+    if (turn.isOver()) return;
     // Only what comes by itself is marked as new, not what was asked for.
     const isUpdate = this.#query === query;
     this.#query = query;
@@ -96,7 +93,8 @@ export class Requests {
     setText(cached, number(row.cached_tokens));
     setClass(cached, row.cached_tokens ? "num good" : "num");
     setText(generated, number(row.completion_tokens ?? (row.stage === "running" ? null : row.frames)));
-    setText(speed, row.tokens_per_s === null ? "–" : row.tokens_per_s.toFixed(row.tokens_per_s < 100 ? 1 : 0));
+    setText(speed, row.tokens_per_s !== null && row.tokens_per_s < 100 ? row.tokens_per_s.toFixed(1) : number(row.tokens_per_s));
+    for (const cell of node.querySelectorAll(".num")) setAttribute(cell, "data-none", cell.textContent === "–");
     const [kind, text] = OUTCOMES[row.outcome] ?? STAGES[row.stage] ?? ["", row.stage];
     setClass(outcome.firstElementChild, `badge ${kind}`);
     setText(outcome.firstElementChild, text);
@@ -109,15 +107,15 @@ export class Requests {
     setAttribute(node, "data-hue", this.#hueOf(model) ?? null);
   }
 
-  async #crashes(range, signal, turn) {
+  async #crashes(range, turn) {
     let rows;
     try {
-      ({ rows } = await get(`dash/api/panels/crashes?${range}`, { signal }));
+      ({ rows } = await get(`dash/api/panels/crashes?${range}`, turn));
     } catch (error) {
-      if (error.name !== "AbortError" && turn === this.#asked) said("crashes-state", "error", `The list could not be fetched: ${error.message}.`);
+      if (!turn.isOver()) said("crashes-state", "error", `The list could not be fetched: ${error.message}.`);
       return;
     }
-    if (turn !== this.#asked) return;
+    if (turn.isOver()) return;
     show($("crashes-wrap"), rows.length > 0);
     said("crashes-state", rows.length ? "" : "empty", "Nothing crashed in this time.");
     keyed($("crashes"), rows, (row) => row.seq, crashRow, (node, row) => {
@@ -137,10 +135,10 @@ export class Requests {
   }
 
   /** Who can be filtered for: asked once for each range. */
-  async #clients(range, signal) {
+  async #clients(range, turn) {
     const query = String(range);
     if (this.#clientsOf === query) return;
-    const told = await get(`dash/api/panels/clients?${query}`, { signal }).catch(() => null);
+    const told = await get(`dash/api/panels/clients?${query}`, turn).catch(() => null);
     if (!told) return;
     this.#clientsOf = query;
     const select = $("client");
@@ -157,10 +155,14 @@ function requestRow(isNew) {
     el("td", { className: "time" }, el("a")),
     el("td", {}, el("span", { className: "name chip" })),
     el("td", {}, el("button", { type: "button", className: "plain mono" })),
-    ...Array.from({ length: 6 }, () => el("td", { className: "num" })),
+    ...["wait", "TTFT", "prompt", "cached", "made", "tokens/s"].map((label) => el("td", { className: "num", dataset: { label } })),
     el("td", {}, el("span", { className: "badge" })),
   ];
-  return el("tr", { className: isNew ? "new" : null }, cells);
+  const row = el("tr", {}, cells);
+  if (isNew && matchMedia("(prefers-reduced-motion: no-preference)").matches) {
+    row.animate([{ background: "var(--accent-soft)" }, { background: "transparent" }], { duration: 1500, easing: "ease-out" });
+  }
+  return row;
 }
 
 function crashRow() {

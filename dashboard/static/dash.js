@@ -137,15 +137,21 @@ const POLL_MS = 2000;
 const SAMPLE_MS = 5000;
 let live = false;
 
-const refreshNow = calm(async () => {
-  await now.refresh();
-}, () => 500);
+const refreshNow = calm(() => now.refresh(), () => 500);
 
-const refreshPast = calm(async () => {
-  const query = { ...range() };
+const refreshLists = calm(async () => {
+  const query = range();
   const filters = { ...query, client: asked.client, outcome: asked.outcome, page: asked.page };
-  await Promise.all([past.refresh(query), requests.refresh(filters)]);
-}, () => Math.min(30_000, Math.max(2000, spanS() * 5)));
+  await Promise.all([past.tiles(query), requests.refresh(filters)]);
+}, () => 2000);
+
+// A figure of a month does not change in a second.
+const refreshFigures = calm(() => past.figures(range()), () => Math.min(30_000, Math.max(2000, spanS() * 5)));
+
+function refreshPast(when) {
+  refreshLists(when);
+  refreshFigures(when);
+}
 
 function isOver() {
   return asked.range === "custom" && Number(asked.until) * 1000 < Date.now();

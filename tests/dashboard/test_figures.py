@@ -113,9 +113,9 @@ def test_models_that_share_a_gpu_have_a_lane_each_and_keep_it() -> None:
     figure = residency_of([stay(0, "a", 0, 300), stay(0, "b", 50, 200), stay(0, "b", 320, None), stay(1, "a", 0, None)])
     bars = [trace for trace in figure["data"] if trace["type"] == "bar"]
     lanes = {(trace["name"], place) for trace in bars for place in trace["y"]}
-    assert lanes == {("a", 0), ("b", 1), ("a", 2)}
+    assert lanes == {("a", 0), ("b", 1), ("a", 2 + residency.GPU_GAP)}
     assert figure["layout"]["yaxis"]["ticktext"] == ["GPU 0", "GPU 1"]
-    assert figure["layout"]["yaxis"]["tickvals"] == [0.5, 2]
+    assert figure["layout"]["yaxis"]["tickvals"] == [0.5, 2 + residency.GPU_GAP]
 
 
 def test_loading_and_stopping_are_hatched_in_the_colour_of_the_model() -> None:

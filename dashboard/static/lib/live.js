@@ -48,14 +48,15 @@ export function listen({ changed, state }) {
 }
 
 /**
- * Returns a function that wants `run`, which then happens at most once in `gapMs()`, and once more if it was wanted
- * meanwhile. With `{ now: true }` it happens at once, beside one that is still going on: a new question does not wait
+ * Returns a function that wants `run`, which then happens at most once in `gapMs()`, more rarely if it takes long, and
+ * once more if it was wanted meanwhile. With `{ now: true }` it happens at once, beside one that is still going on: a new question does not wait
  * for the answer to an old one.
  */
 export function calm(run, gapMs) {
   let running = 0;
   let wanted = false;
-  let lastMs = -Infinity;
+  let beganMs = -Infinity;
+  let tookMs = 0;
   let timer = 0;
 
   async function go() {
@@ -63,10 +64,11 @@ export function calm(run, gapMs) {
     timer = 0;
     running += 1;
     wanted = false;
-    lastMs = performance.now();
+    beganMs = performance.now();
     try {
       await run();
     } finally {
+      tookMs = performance.now() - beganMs;
       running -= 1;
       if (wanted) want();
     }
@@ -79,7 +81,7 @@ export function calm(run, gapMs) {
     }
     wanted = true;
     if (running || timer) return;
-    timer = setTimeout(go, Math.max(0, lastMs + gapMs() - performance.now()));
+    timer = setTimeout(go, Math.max(0, beganMs + Math.max(gapMs(), 5 * tookMs) - performance.now()));
   }
 
   return want;
