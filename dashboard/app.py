@@ -20,7 +20,16 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dashboard import assets, history_api, overview, panels
+from dashboard import (
+    assets,
+    crash_page,
+    history_api,
+    overview,
+    panels,
+    request_page,
+    swap_page,
+    whatif_page,
+)
 from dashboard.history import History
 from dashboard.news import News, TooMany
 from projections import questions
@@ -33,7 +42,7 @@ MAX_ROWS = 100_000
 SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
-PAGES = (overview, panels)
+PAGES = (overview, panels, request_page, swap_page, crash_page, whatif_page)
 """Modules with `routes(history)`; see `pages`."""
 
 

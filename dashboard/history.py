@@ -45,6 +45,7 @@ class History:
         `failed` hears of what ended the thread, if something did; `changed`, after each batch, which tables took
         lines, and the seq that they have reached. Both are called by that thread.
         """
+        self.log_dir = log_dir
         self._building = _Building(log_dir)
         self._projector = Projector(
             log_dir,

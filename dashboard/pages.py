@@ -9,9 +9,13 @@ A module of pages has `routes(history) -> APIRouter`; `app.py` lists them. In it
 Templates stand in templates/ and extend base.html; everything in them is escaped. In every template: `root`, the way
 back to the router's own "/" from here, for links (`{{ root }}dash`), and `static`, where scripts and styles are. Both
 are relative, so that a proxy may put the router under any path. Filters: UNITS, and `time`, which makes a moment that
-is shown in the reader's own time.
+is shown in the reader's own time, and `linked(root)`, which makes links of the requests and swaps that a text names.
+
+A page that changes while it is looked at extends `frame` and is asked for again with `?part=1`, which gives its content
+alone; see static/story.js.
 """
 
+import re
 from functools import cache
 from typing import Any
 
@@ -54,6 +58,7 @@ def page(request: Request, template: str, *, status: int = 200, **data: Any) -> 
         .get_template(template)
         .render(
             root=root,
+            frame="part.html" if request.query_params.get("part") else "base.html",
             static=f"{root}dash/static/{assets().version}",
             navigation=NAVIGATION,
             # The longest that fits is where we are: a request's page belongs to the dashboard.
@@ -80,7 +85,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {name: getattr(units, name) for name in UNITS}
-    environment.filters["time"] = time
+    environment.filters |= {"time": time, "linked": linked}
     return environment
 
 
@@ -90,3 +95,15 @@ def time(at_us: int | None) -> str | Markup:
         return units.UNKNOWN
     shown = escape(units.moment(at_us))
     return Markup(f'<time datetime="{units.iso(at_us)}" data-us="{at_us:d}">{shown}</time>')
+
+
+_NAMED = re.compile(r"\b([Rr]equest|[Ss]wap) (\d+)\b")
+
+
+def linked(text: str, root: str) -> Markup:
+    """Requests and swaps that a text names become links to their pages; everything else in it is escaped."""
+    return Markup(
+        _NAMED.sub(
+            lambda found: f'<a href="{escape(root)}dash/{found[1].lower()}s/{found[2]}">{found[0]}</a>', escape(text)
+        )
+    )

@@ -1,5 +1,5 @@
 // On every page: the theme switch, and moments in the reader's own time.
-import { moment, momentInFull } from "./lib/format.js";
+import { keepMoments } from "./lib/moments.js";
 
 const NEXT = { "": "light", light: "dark", dark: "" };
 const NAME = { "": "as the system has it", light: "light", dark: "dark" };
@@ -29,7 +29,4 @@ button.addEventListener("click", () => {
 show();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => document.dispatchEvent(new Event("theme")));
 
-for (const each of document.querySelectorAll("time[data-us]")) {
-  each.textContent = moment(Number(each.dataset.us));
-  each.title = momentInFull(Number(each.dataset.us));
-}
+keepMoments(document);

@@ -54,7 +54,7 @@ function inLocalTime(figure) {
 function dressed(figure) {
   const known = new Map();
   const told = coloured(figure, known);
-  inLocalTime(told);
+  if (told.layout.xaxis.type === "date") inLocalTime(told);
   const ground = (name) => colour(name, known);
   told.layout.paper_bgcolor = "rgba(0,0,0,0)";
   told.layout.plot_bgcolor = "rgba(0,0,0,0)";
@@ -73,7 +73,7 @@ function dressed(figure) {
     axis.tickfont = { color: ground("var(--text-3)"), size: 11.5 };
     axis.spikecolor = ground("var(--text-3)");
     axis.spikethickness = 1;
-    if (name.startsWith("x")) axis.tickformatstops = TIMES;
+    if (axis.type === "date") axis.tickformatstops = TIMES;
   }
   // A finger scrolls the page; only a mouse draws a range.
   if (matchMedia("(pointer: coarse)").matches) told.layout.dragmode = false;
