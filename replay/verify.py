@@ -36,7 +36,7 @@ from replay import past
 from replay.differences import Difference, Kind, as_fields, compare
 from replay.lines import blocks, type_of
 from router import scheduler
-from router.scheduler import POLICY_VERSION, State, carried_from, digest, dump, fold, restore
+from router.scheduler import POLICY_VERSION, State, carried_from, digest, dump, fold, restore, settled
 
 DIGEST_BYTES = 16
 
@@ -318,7 +318,7 @@ class _Proof:
         same = digest(recorded) == digest(self.state)
         self._note_checkpoint(header.seq, self.state, same=same)
         if not same:
-            self._differs("checkpoint", header, recorded=recorded, recomputed=self.state)
+            self._differs("checkpoint", header, recorded=settled(recorded), recomputed=settled(self.state))
             self.state = recorded
         self.follows_record = False
         self.expected, self.met = [], 0

@@ -12,7 +12,7 @@ from eventlog.events import Decision, Fact
 from router.scheduler.fold import fold
 from router.scheduler.invariants import check_decision
 from router.scheduler.rules import next_decision, next_decisions
-from router.scheduler.state import State, carried_from, digest, dump, restore
+from router.scheduler.state import State, carried_from, digest, dump, restore, settled
 
 POLICY_VERSION = 1
 """Raised when the same facts may lead to other decisions than before."""
@@ -41,4 +41,15 @@ def step(state: State, fact: Fact) -> list[Decision]:
         assert len(decisions) < DECISIONS_MAX, f"no end of decisions after {fact!r}: {decisions[-4:]!r}"
 
 
-__all__ = ["POLICY_VERSION", "State", "carried_from", "digest", "dump", "fold", "next_decision", "restore", "step"]
+__all__ = [
+    "POLICY_VERSION",
+    "State",
+    "carried_from",
+    "digest",
+    "dump",
+    "fold",
+    "next_decision",
+    "restore",
+    "settled",
+    "step",
+]

@@ -24,6 +24,7 @@ from router.scheduler.state import (
     State,
     Swap,
     gpus_of,
+    is_restless,
     lane_key,
     mask_of,
 )
@@ -34,96 +35,105 @@ HOPELESS = ("missing_file", "bad_flag", "bad_model")
 
 def fold(state: State, event: e.Event) -> None:
     """Take one event into the state."""
-    if isinstance(event, e.Fact):
-        state.now_us = event.at_us
-        state.touched = _overdue(state)
-    apply = _APPLY.get(type(event))
+    is_fact = isinstance(event, e.Fact)
+    if is_fact:
+        now_us = state.now_us = event.at_us
+        state.touched = 0
+        for name, due_us in state.timers.items():
+            if due_us <= now_us:
+                state.touched |= _overdue(state, name)
+    kind = type(event)
+    apply = _APPLY.get(kind)
     if apply is not None:
-        state.touched |= _touched_by(state, event)
+        touches = _TOUCHES.get(kind)
+        state.touched |= EVERYWHERE if touches is None else touches(state, event)
         apply(state, event)
-    if isinstance(event, e.Fact):
+    if is_fact:
         queue.promote_overdue(state)
 
 
-def _overdue(state: State) -> int:
-    """GPUs where a grace is over although its timer has not fired yet: the time decides, not the firing."""
-    touched = 0
-    for name, due_us in state.timers.items():
-        if due_us <= state.now_us and name.startswith("grace:"):
-            request = state.requests.get(int(name.removeprefix("grace:")))
-            if request is not None:
-                touched |= state.models[request.model].mask or EVERYWHERE
-    return touched
+# --- where the queue may have something to do after an event; places in the queue see to themselves ------------------
 
 
-def _touched_by(state: State, event: e.Event) -> int:
-    """GPUs where the queue may have something to do after an event; places in the queue see to themselves.
-
-    Only what is common is told apart. For all else, and where a limited key ties GPUs together, it is everywhere.
-    """
-    kind = type(event)
-    if kind in _TOUCHES_NOTHING:
+def _overdue(state: State, timer: str) -> int:
+    """A grace is over although its timer has not fired yet: the time decides, not the firing."""
+    if not timer.startswith("grace:"):
         return 0
-    name = ""
-    if kind in _TOUCHES_A_REQUEST:
-        request = state.requests.get(event.rid)  # type: ignore[attr-defined]
-        if request is None or (kind is e.RequestCancelled and not request.replica and not request.op):
-            return 0
-        if not request.op and not lane_key(state, request.key):
-            name = request.model
-    elif kind in _TOUCHES_A_REPLICA:
-        replica = state.replicas.get(event.replica)  # type: ignore[attr-defined]
-        if replica is None:
-            return 0
-        name = replica.model
-    elif isinstance(event, e.TimerFired):
-        request = state.requests.get(int(event.key)) if event.kind == "grace" else None
-        if request is None:
-            return 0
-        name = request.model
-    elif isinstance(event, e.SwapBegun):
-        return mask_of(event.footprint) or EVERYWHERE
-    elif isinstance(event, e.SwapFinished | e.SwapAborted):
-        return state.swaps[event.swap].mask or EVERYWHERE
-    return state.models[name].mask or EVERYWHERE if name else EVERYWHERE
+    request = state.requests.get(int(timer.removeprefix("grace:")))
+    return 0 if request is None else state.models[request.model].mask or EVERYWHERE
 
 
-_TOUCHES_NOTHING = (
-    e.RequestArrived,
-    e.RequestHeld,
-    e.RequestRejected,
-    e.ReplicaSpawned,
-    e.ClientDetached,
-    e.TimerSet,
-    e.TimerCancelled,
-    e.ReplicaSpawnOrdered,
-    e.AdminDone,
-    e.SlotHolds,
-    e.CacheSaveOrdered,
-    e.CacheSaved,
-    e.CacheSaveFailed,
-    e.CacheRestoreOrdered,
-    e.CacheFound,
-    e.CacheDropped,
-    e.CacheGivenUp,
-)
-_TOUCHES_A_REQUEST = (
-    e.RequestDispatched,
-    e.RequestFinished,
-    e.RequestCancelled,
-    e.UpstreamLost,
-    e.RequestRequeued,
-    e.RequestFailed,
-)
-_TOUCHES_A_REPLICA = (
-    e.SlotReleased,
-    e.ReplicaAnswered,
-    e.ReplicaReady,
-    e.ReplicaStopped,
-    e.ReplicaStopOrdered,
-    e.CacheRestored,
-    e.CacheRestoreFailed,
-)
+def _nowhere(state: State, event: e.Event) -> int:
+    return 0
+
+
+def _where_it_runs(state: State, event: Any) -> int:
+    """On the GPUs of a request's model; where a limited key ties GPUs together, everywhere."""
+    request = state.requests.get(event.rid)
+    if request is None:
+        return 0
+    if request.op or lane_key(state, request.key):
+        return EVERYWHERE
+    return state.models[request.model].mask or EVERYWHERE
+
+
+def _where_it_ran(state: State, event: e.RequestCancelled) -> int:
+    request = state.requests.get(event.rid)
+    return 0 if request is None or not (request.replica or request.op) else _where_it_runs(state, event)
+
+
+def _where_the_replica_is(state: State, event: Any) -> int:
+    replica = state.replicas.get(event.replica)
+    return 0 if replica is None else state.models[replica.model].mask or EVERYWHERE
+
+
+def _where_its_grace_ends(state: State, event: e.TimerFired) -> int:
+    request = state.requests.get(int(event.key)) if event.kind == "grace" else None
+    return 0 if request is None else state.models[request.model].mask or EVERYWHERE
+
+
+def _where_it_swaps(state: State, event: Any) -> int:
+    mask = mask_of(event.footprint) if type(event) is e.SwapBegun else state.swaps[event.swap].mask
+    return mask or EVERYWHERE
+
+
+_TOUCHES: dict[type[e.Event], Callable[[State, Any], int]] = {
+    e.RequestArrived: _nowhere,
+    e.RequestHeld: _nowhere,
+    e.RequestRejected: _nowhere,
+    e.ReplicaSpawned: _nowhere,
+    e.ClientDetached: _nowhere,
+    e.TimerSet: _nowhere,
+    e.TimerCancelled: _nowhere,
+    e.ReplicaSpawnOrdered: _nowhere,
+    e.AdminDone: _nowhere,
+    e.SlotHolds: _nowhere,
+    e.CacheSaveOrdered: _nowhere,
+    e.CacheSaved: _nowhere,
+    e.CacheSaveFailed: _nowhere,
+    e.CacheRestoreOrdered: _nowhere,
+    e.CacheFound: _nowhere,
+    e.CacheDropped: _nowhere,
+    e.CacheGivenUp: _nowhere,
+    e.RequestDispatched: _where_it_runs,
+    e.RequestFinished: _where_it_runs,
+    e.RequestCancelled: _where_it_ran,
+    e.UpstreamLost: _where_it_runs,
+    e.RequestRequeued: _where_it_runs,
+    e.RequestFailed: _where_it_runs,
+    e.SlotReleased: _where_the_replica_is,
+    e.ReplicaAnswered: _where_the_replica_is,
+    e.ReplicaReady: _where_the_replica_is,
+    e.ReplicaStopped: _where_the_replica_is,
+    e.ReplicaStopOrdered: _where_the_replica_is,
+    e.CacheRestored: _where_the_replica_is,
+    e.CacheRestoreFailed: _where_the_replica_is,
+    e.TimerFired: _where_its_grace_ends,
+    e.SwapBegun: _where_it_swaps,
+    e.SwapAborted: _where_it_swaps,
+    e.SwapFinished: _where_it_swaps,
+}
+"""Only what is common is told apart; all else touches everything."""
 
 
 # --- the run --------------------------------------------------------------------------------------------------------
@@ -147,6 +157,7 @@ def _router_started(state: State, event: e.RouterStarted) -> None:
     )
     for field in State.__struct_fields__:
         setattr(state, field, getattr(fresh, field))
+    state.reloaded = False
     _place_models(state)
     for cooldown in carried.cooldowns:
         model = state.models.get(cooldown.model)
@@ -156,16 +167,18 @@ def _router_started(state: State, event: e.RouterStarted) -> None:
             model.cooldown_until_us = 0 if hopeless else event.at_us + cooldown.remaining_us
             model.failures = cooldown.failures
             model.cooldown_reason = cooldown.reason
+            _note_rest(state, model)
 
 
 def _config_loaded(state: State, event: e.ConfigLoaded) -> None:
-    before, keys = state.settings.models, state.settings.keys
+    before, keys, forced = state.settings.models, state.settings.keys, state.settings.force_load_us
     shapes = {name: settings.cache_shape for name, settings in before.items()}
     policy = (state.settings.head_release, state.settings.head_grace_from)
+    state.reloaded = True
     state.settings = event.config
     if policy != (event.config.head_release, event.config.head_grace_from):
         worth.recount_waits(state)
-    if event.config.keys != keys:
+    if event.config.keys != keys or (event.config.force_load_us and not forced):
         assert "" not in event.config.keys, "a key has a name"
         queue.rebuild(state)
     for model in state.models.values():
@@ -178,7 +191,8 @@ def _config_loaded(state: State, event: e.ConfigLoaded) -> None:
         if new is None or old is None or _is_started_otherwise(old, new):
             model.stale = model.stale or bool(model.replicas or model.target_of)
         if new is not None and not model.replicas and not model.target_of:
-            _pin(model, new)
+            _pin(state, model, new)
+        _note_rest(state, model)
     _place_models(state)
     cache_fold.configured(state, shapes)
 
@@ -189,19 +203,36 @@ def _is_started_otherwise(old: ModelSettings, new: ModelSettings) -> bool:
     return processes != (new.fingerprint, new.gpus, new.mask, new.replica_gpus) or new.replicas < old.replicas
 
 
-def _pin(model: Model, settings: ModelSettings) -> None:
+def _pin(state: State, model: Model, settings: ModelSettings) -> None:
     model.mask = mask_of(settings.gpus)
     model.gpus = gpus_of(model.mask)
+    if len(model.gpus) > 1:
+        state.wide[model.name] = True
+    else:
+        state.wide.pop(model.name, None)
 
 
 def _place_models(state: State) -> None:
     for name, settings in state.settings.models.items():
         if name not in state.models:
             state.models[name] = Model(name=name, mask=0)
-            _pin(state.models[name], settings)
+            _pin(state, state.models[name], settings)
     gpus = max([state.settings.gpus, *(model.mask.bit_length() for model in state.models.values())])
     while len(state.residents) < gpus:
         state.residents.append([])
+    state.ttls = {name: True for name, settings in state.settings.models.items() if settings.ttl_us}
+
+
+def _note_rest(state: State, model: Model) -> None:
+    """To be called after any change of a cool-down, or of what `is_restless` looks at."""
+    if is_restless(model):
+        state.restless[model.name] = True
+    else:
+        state.restless.pop(model.name, None)
+    if model.cooldown_until_us:
+        state.cooling[model.name] = True
+    else:
+        state.cooling.pop(model.name, None)
 
 
 def _profile_changed(state: State, event: e.ProfileChanged) -> None:
@@ -253,6 +284,7 @@ def _note_missing_replicas(state: State, model: Model) -> None:
     settings = state.settings.models.get(model.name)
     if settings is not None and model.phase == "ready" and len(model.replicas) < settings.replicas:
         model.top_up_wanted = True
+        _note_rest(state, model)
 
 
 def _load_wished(state: State, event: e.LoadWished) -> None:
@@ -453,6 +485,7 @@ def _swap_begun(state: State, event: e.SwapBegun) -> None:
         target.target_of = event.swap
         target.top_up_wanted = False
         target.takes = capacity.taken_by(state.settings.models[event.target])
+        _note_rest(state, target)
         _reside(state, target)
         refresh_phase(state, target)
         _drop_timer(state, f"grace:{event.cause_rid}")
@@ -565,6 +598,7 @@ def _replica_stalled(state: State, event: e.ReplicaStalled) -> None:
     replica = state.replicas.get(event.replica)
     if replica is not None:
         replica.stalled = True
+        state.stalled[replica.id] = True
         replica.suspect = True
 
 
@@ -615,6 +649,7 @@ def _count_crash(state: State, model: Model, replica: Replica) -> None:
         return
     since_us = state.now_us - state.settings.crash_window_us
     model.crashes = [*(at_us for at_us in model.crashes if at_us > since_us), state.now_us]
+    _note_rest(state, model)
 
 
 def _remove_replica(state: State, replica: Replica) -> None:
@@ -624,6 +659,7 @@ def _remove_replica(state: State, replica: Replica) -> None:
     del state.replicas[replica.id]
     _drop_timer(state, f"cache:{replica.id}")
     cache_fold.removed(state, replica.id)
+    state.stalled.pop(replica.id, None)
     for rid in replica.in_flight:
         state.requests[rid].stop_why = replica.stop_why
         state.requests[rid].forced_stop = replica.forced_stop
@@ -660,8 +696,9 @@ def _vacate_if_gone(state: State, model: Model) -> None:
         model.stale = False
         settings = state.settings.models.get(model.name)
         if settings is not None:
-            _pin(model, settings)
+            _pin(state, model, settings)
             state.touched = EVERYWHERE
+    _note_rest(state, model)
     for call in state.admin.values():
         if model.name in call.models:
             call.models.remove(model.name)
@@ -669,13 +706,15 @@ def _vacate_if_gone(state: State, model: Model) -> None:
 
 def refresh_phase(state: State, model: Model) -> None:
     """The one place that derives a model's phase."""
-    ready = any(state.replicas[replica].phase == "ready" for replica in model.replicas)
     if model.victim_of:
         swap = state.swaps[model.victim_of]
         model.phase = "draining" if swap.phase == "draining" else "stopping"
-    elif ready:
-        model.phase = "ready"
-    elif model.target_of:
+        return
+    for replica in model.replicas:
+        if state.replicas[replica].phase == "ready":
+            model.phase = "ready"
+            return
+    if model.target_of:
         model.phase = "loading"
     else:
         model.phase = "stopping" if model.replicas else "absent"
@@ -693,6 +732,7 @@ def _model_cooled_down(state: State, event: e.ModelCooledDown) -> None:
     model.top_up_after_us = event.until_us
     model.top_up_wanted = False
     model.crashes = []
+    _note_rest(state, model)
 
 
 def cooldown_us(state: State, failures: int) -> int:
@@ -769,7 +809,7 @@ def _timer_cancelled(state: State, event: e.TimerCancelled) -> None:
 
 
 def _drop_timer(state: State, name: str) -> None:
-    if name in state.timers and name not in state.stale_timers:
+    if state.timers and name in state.timers and name not in state.stale_timers:
         state.stale_timers.append(name)
 
 

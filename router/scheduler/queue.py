@@ -1,14 +1,12 @@
-"""The queue as indexes: a lane per model, in it sorted lists.
+"""The queue as indexes: a lane per model, in it sorted lists; and a heap of who is forced next.
 
 Only `fold.py` calls this. Every operation costs a bisection and a move of pointers, whatever the queue's length.
 """
 
 from bisect import bisect_left, insort
-from typing import TypeVar
+from heapq import heappop, heappush
 
-from router.scheduler.state import EVERYWHERE, Lane, Request, State, lane_key, touch
-
-T = TypeVar("T", bound=tuple[int, ...])
+from router.scheduler.state import EVERYWHERE, Lane, Rank, Request, State, lane_key, touch
 
 
 def enter(state: State, request: Request) -> None:
@@ -27,8 +25,8 @@ def enter(state: State, request: Request) -> None:
         state.touched = EVERYWHERE  # whoever waits changes what a swap costs
     if ranks[0] == request.rank:
         touch(state, state.models[request.model])
-    if not request.forced:
-        insort(state.unforced, (request.arrived_us, request.rid))
+    if not request.forced and state.settings.force_load_us:
+        heappush(state.unforced, (request.arrived_us, request.rid))
 
 
 def leave(state: State, request: Request) -> None:
@@ -47,12 +45,22 @@ def leave(state: State, request: Request) -> None:
         del lane.by_key[key]
         if not lane.by_key:
             del state.lanes[request.model]
-    if not request.forced:
-        _remove(state.unforced, (request.arrived_us, request.rid))
+    if state.unforced and state.unforced[0][1] == request.rid:
+        _next_unforced(state, leaving=request.rid)
+
+
+def _next_unforced(state: State, leaving: int) -> None:
+    """The first of `unforced` always waits; whoever leaves from behind it stays there until it is first."""
+    while state.unforced:
+        rid = state.unforced[0][1]
+        request = None if rid == leaving else state.requests.get(rid)
+        if request is not None and not request.replica and not request.forced:
+            return
+        heappop(state.unforced)
 
 
 def rebuild(state: State) -> None:
-    """Other keys have limits now. The one operation that costs something for each request that waits."""
+    """Other keys have limits now, or forcing begins. The one operation that costs something for each that waits."""
     state.lanes = {}
     state.unforced = []
     for request in state.requests.values():
@@ -73,7 +81,7 @@ def promote_overdue(state: State) -> None:
         state.touched = EVERYWHERE
 
 
-def _remove(ordered: list[T], item: T) -> None:
+def _remove(ordered: list[Rank], item: Rank) -> None:
     at = bisect_left(ordered, item)
     assert ordered[at] == item, f"{item} is not in its lane"
     del ordered[at]

@@ -51,7 +51,10 @@ def plan(state: State, target: Model, request: Request, leaving: Sequence[str] =
     chosen = list(leaving)
     in_the_way: list[str] = []
     for gpu in target.gpus:
-        staying = [name for name in state.residents[gpu] if name != target.name and name not in chosen]
+        there = state.residents[gpu]
+        if len(there) <= room:
+            continue
+        staying = [name for name in there if name != target.name and name not in chosen]
         over = len(staying) - room
         if over <= 0:
             continue
@@ -65,7 +68,7 @@ def plan(state: State, target: Model, request: Request, leaving: Sequence[str] =
         if len(candidates) > 1:
             candidates.sort(key=lambda name: victim_key(state, name, forced=request.forced))
         chosen += candidates[:over]
-    if len(chosen) > 1 and not leaving:
+    if len(chosen) > 1 and len(target.gpus) > 1 and not leaving:
         chosen = _needed(state, target, chosen, room)
     mask = target.mask
     for name in chosen:
@@ -108,7 +111,9 @@ def is_leaving(model: Model) -> bool:
 def is_evictable(state: State, name: str) -> bool:
     """Ready, in no swap, and allowed to leave."""
     model = state.models[name]
-    return model.phase == "ready" and not model.target_of and not model.victim_of and not is_pinned(state, name)
+    if model.phase != "ready" or model.target_of or model.victim_of:
+        return False
+    return not is_pinned(state, name)
 
 
 def victim_key(state: State, name: str, *, forced: bool) -> tuple[bool, bool, int, str]:

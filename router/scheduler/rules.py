@@ -91,11 +91,11 @@ def settle_lost_connections(state: State) -> e.Decision | None:
 
 def fail_what_waits_for_a_failed_model(state: State) -> e.Decision | None:
     """Everybody in the queue of a model that is cooling down and serves from no replica, or is not configured."""
+    if not state.cooling and len(state.models) == len(state.settings.models):
+        return None
     for name, lane in state.lanes.items():
         model = state.models[name]
         removed = name not in state.settings.models
-        if not removed and not model.cooldown_until_us:
-            continue
         if not removed and (not is_cooling(state, model) or model.phase in ("ready", "draining") or model.target_of):
             continue
         request = state.requests[first_of(lane)[2]]
@@ -125,12 +125,13 @@ def serve_the_queue(state: State) -> list[e.Decision]:
 
     Only where something was touched: requests on GPUs that no model ties together never wait for each other.
     """
+    models = state.models
     if not state.touched or not state.lanes:
         return []
     within = EVERYWHERE if engines.looks_beyond_gpus(state.settings) else _connected(state, state.touched)
     heads = []
     for name, lane in state.lanes.items():
-        if within & (state.models[name].mask or EVERYWHERE):
+        if within & (models[name].mask or EVERYWHERE):
             head = head_of(state, lane)
             if head is not None:
                 heads.append((head, name))
@@ -138,7 +139,7 @@ def serve_the_queue(state: State) -> list[e.Decision]:
     ahead = _Ahead(busy=busy_mask(state) | engines.busy_contest(state))
     decisions: list[e.Decision] = []
     for rank, name in heads:
-        model = state.models[name]
+        model = models[name]
         request = state.requests[rank[2]]
         decision: e.Decision | None = None
         if needs_swap(model):
@@ -155,9 +156,10 @@ def serve_the_queue(state: State) -> list[e.Decision]:
 
 def _connected(state: State, mask: int) -> int:
     """These GPUs, and all that models wanted or loaded tie to them."""
-    if mask == EVERYWHERE:
+    if mask == EVERYWHERE or not state.wide:
         return mask
-    spans = [model.mask for model in state.models.values() if model.name in state.lanes or model.phase != "absent"]
+    wide = [state.models[name] for name in state.wide]
+    spans = [model.mask for model in wide if model.name in state.lanes or model.phase != "absent"]
     while further := [span for span in spans if span & mask and span & ~mask]:
         for span in further:
             mask |= span
@@ -315,16 +317,23 @@ def _refuse(state: State, model: Model, request: Request, needed: Plan) -> e.Dec
 # --- models and time ------------------------------------------------------------------------------------------------
 
 
+def restless(state: State) -> list[Model]:
+    """Models that may want a decision of their own, as they are configured."""
+    if len(state.restless) <= 1:
+        return [state.models[name] for name in state.restless]
+    return [model for name, model in state.models.items() if name in state.restless]
+
+
 def stop_stalled_replicas(state: State) -> e.Decision | None:
-    for replica in state.replicas.values():
-        if replica.stalled and replica.phase != "stopping":
-            return e.ReplicaStopOrdered(replica=replica.id, why="stalled", force=True)
+    for name in state.stalled:
+        if state.replicas[name].phase != "stopping":
+            return e.ReplicaStopOrdered(replica=name, why="stalled", force=True)
     return None
 
 
 def cool_down_crashing_models(state: State) -> e.Decision | None:
     """Twice within the window, not counting crashes that are put down to one request."""
-    for model in state.models.values():
+    for model in restless(state):
         if len(model.crashes) >= 2:
             return swaps.cool_down(state, model, why="crashes", reason="its process crashed twice in a short time")
     return None
@@ -332,7 +341,7 @@ def cool_down_crashing_models(state: State) -> e.Decision | None:
 
 def top_up_lost_replicas(state: State) -> e.Decision | None:
     """A model that serves with fewer replicas than it should gets them back on its next request, evicting nobody."""
-    for model in state.models.values():
+    for model in restless(state):
         if not model.top_up_wanted or model.phase != "ready" or model.target_of:
             continue
         if state.now_us < model.top_up_after_us or model.top_up_after_us < 0:
@@ -346,7 +355,7 @@ def top_up_lost_replicas(state: State) -> e.Decision | None:
 
 
 def unload_stale_models(state: State) -> e.Decision | None:
-    for model in state.models.values():
+    for model in restless(state):
         if model.stale and model.phase == "ready" and not model.target_of:
             return swaps.begin_unload(state, model, why="stale")
     return None
@@ -354,6 +363,8 @@ def unload_stale_models(state: State) -> e.Decision | None:
 
 def unload_what_is_too_much(state: State) -> e.Decision | None:
     """A reload allows fewer models, or others together: the first in the order of eviction leave."""
+    if not state.reloaded:
+        return None
     name = engines.surplus(state)
     return swaps.begin_unload(state, state.models[name], why="stale") if name else None
 
@@ -363,9 +374,8 @@ def unload_idle_models(state: State) -> e.Decision | None:
 
     The timer is not moved with every request: it fires early, and is set again.
     """
-    for name, settings in state.settings.models.items():
-        if not settings.ttl_us:
-            continue
+    for name in state.ttls:
+        settings = state.settings.models[name]
         model = state.models[name]
         timer = f"ttl:{name}"
         idle = model.phase == "ready" and not model.target_of and not model.in_flight and name not in state.lanes

@@ -7,6 +7,7 @@ GPUs are bit masks here: bit 2 stands for GPU 2. Times are integer microseconds 
 """
 
 import hashlib
+from functools import cache
 from typing import Literal
 
 import msgspec
@@ -230,7 +231,7 @@ class State(msgspec.Struct, kw_only=True):
     lanes: dict[str, Lane] = {}
     """Only models with somebody waiting."""
     unforced: list[tuple[int, int]] = []
-    """(arrived_us, rid) of all that wait and are not yet forced."""
+    """(arrived_us, rid) of all that wait and are not yet forced, as a heap. The first waits; some behind it left."""
     running: dict[str, int] = {}
     """API key to requests in flight."""
     models: dict[str, Model] = {}
@@ -238,6 +239,18 @@ class State(msgspec.Struct, kw_only=True):
     swaps: dict[int, Swap] = {}
     residents: list[list[str]] = []
     """Per GPU: models with a process on it or about to have one."""
+    restless: dict[str, bool] = {}
+    """Models for which `is_restless`: all others need no look when nobody asks for them."""
+    cooling: dict[str, bool] = {}
+    """Models with a cool-down, over or not."""
+    stalled: dict[str, bool] = {}
+    """Replicas that hang."""
+    ttls: dict[str, bool] = {}
+    """Models that leave when they are idle."""
+    reloaded: bool = True
+    """In this run: fewer models may be allowed together than there are."""
+    wide: dict[str, bool] = {}
+    """Models on several GPUs: what ties GPUs together."""
     touched: int = 0
     """GPUs where the last fact, or a decision since, may have changed what the queue can do."""
     gpus_out: int = 0
@@ -267,8 +280,9 @@ def mask_of(gpus: tuple[int, ...]) -> int:
     return mask
 
 
+@cache
 def gpus_of(mask: int) -> tuple[int, ...]:
-    return tuple(gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1)
+    return tuple([gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1])
 
 
 def touch(state: State, model: Model) -> None:
@@ -298,6 +312,11 @@ def is_closing(state: State) -> bool:
     return state.stopping_at_us > 0 and (is_late(state) or not state.requests)
 
 
+def is_restless(model: Model) -> bool:
+    """Something about it may want a decision although no request asks for one."""
+    return bool(model.crashes or model.top_up_wanted or model.stale)
+
+
 def is_cooling(state: State, model: Model) -> bool:
     return model.cooldown_until_us != 0 and (model.cooldown_until_us < 0 or state.now_us < model.cooldown_until_us)
 
@@ -315,7 +334,7 @@ def lane_key(state: State, key: str) -> str:
 
 def first_of(lane: Lane) -> Rank:
     """The first of a lane, whatever its key."""
-    return min(ranks[0] for ranks in lane.by_key.values())
+    return min([ranks[0] for ranks in lane.by_key.values()])
 
 
 def head_of(state: State, lane: Lane) -> Rank | None:
@@ -332,7 +351,11 @@ def wanted_by(state: State, model: str) -> int:
     lane = state.lanes.get(model)
     if lane is None:
         return 0
-    return sum(len(ranks) for key, ranks in lane.by_key.items() if not (key and key_is_full(state, key)))
+    wanted = lane.length
+    for key, ranks in lane.by_key.items():
+        if key and key_is_full(state, key):
+            wanted -= len(ranks)
+    return wanted
 
 
 def dump(state: State) -> msgspec.Raw:
@@ -342,16 +365,34 @@ def dump(state: State) -> msgspec.Raw:
 
 def restore(raw: msgspec.Raw) -> State:
     """The state of a checkpoint. Raises msgspec.ValidationError when it is none."""
-    return msgspec.json.decode(raw, type=State)
+    state = msgspec.json.decode(raw, type=State)
+    reindex(state)
+    return state
+
+
+def reindex(state: State) -> None:
+    """Indexes that follow from the rest, which a checkpoint of an older version does not have."""
+    state.restless = {name: True for name, model in state.models.items() if is_restless(model)}
+    state.cooling = {name: True for name, model in state.models.items() if model.cooldown_until_us}
+    state.stalled = {replica.id: True for replica in state.replicas.values() if replica.stalled}
+    state.ttls = {name: True for name, settings in state.settings.models.items() if settings.ttl_us}
+    state.wide = {name: True for name, model in state.models.items() if len(model.gpus) > 1}
+
+
+def settled(state: State) -> State:
+    """What two equal states have in common, wherever they come from.
+
+    Without `touched`, which says nothing once all is decided, and without the indexes that follow from the rest and
+    whose order decides nothing.
+    """
+    return msgspec.structs.replace(
+        state, touched=0, unforced=[], restless={}, cooling={}, stalled={}, ttls={}, wide={}, reloaded=False
+    )
 
 
 def digest(state: State) -> str:
-    """Equal for equal states, whatever the machine, Python version or hash seed. The order of a dict counts.
-
-    `touched` is left out: once all is decided it says nothing any more.
-    """
-    settled = msgspec.structs.replace(state, touched=0)
-    return hashlib.blake2b(msgspec.json.encode(settled), digest_size=16).hexdigest()
+    """Equal for equal states, whatever the machine, Python version or hash seed. The order of a dict counts."""
+    return hashlib.blake2b(msgspec.json.encode(settled(state)), digest_size=16).hexdigest()
 
 
 def carried_from(state: State) -> Carried:

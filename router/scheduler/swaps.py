@@ -141,8 +141,9 @@ def _drain(state: State, swap: Swap) -> e.Decision | None:
         if why:
             return e.SwapAborted(swap=swap.id, target=swap.target, why=why)
     if not _is_forced(state, swap):
-        if any(state.models[name].in_flight for name in swap.victims):
-            return caches.save_early(state, swap)
+        for name in swap.victims:
+            if state.models[name].in_flight:
+                return caches.save_early(state, swap)
         due_us = swap.begun_us + METADATA_US
         if state.now_us < due_us and any(_serves_anything(state, name) for name in swap.victims):
             if f"drain:{swap.id}" in state.timers:
@@ -161,7 +162,7 @@ def _serves_anything(state: State, name: str) -> bool:
 def _obstacle(state: State, swap: Swap) -> Literal["", "stopping", "stale", "gpu_out"]:
     """Why no process may be started for a swap although it has begun; empty while all is well."""
     target = state.models[swap.target]
-    if is_closing(state):
+    if state.stopping_at_us and is_closing(state):
         return "stopping"
     if target.stale:
         return "stale"
@@ -169,7 +170,7 @@ def _obstacle(state: State, swap: Swap) -> Literal["", "stopping", "stale", "gpu
 
 
 def _is_forced(state: State, swap: Swap) -> bool:
-    call = state.admin.get(swap.op)
+    call = state.admin.get(swap.op) if swap.op else None
     return call is not None and call.force
 
 
@@ -187,6 +188,8 @@ def _stop_next(state: State, swap: Swap) -> e.Decision | None:
 def _start(state: State, swap: Swap) -> e.Decision | None:
     if not swap.target:
         return _finished(state, swap)
+    if swap.loading and not (swap.to_spawn or swap.failed or swap.ready):
+        return None  # its processes start
     model = state.models[swap.target]
     given_up = (
         swap.cancelled or _is_cut(state, swap.target) or not has_room(state, model) or _obstacle(state, swap) != ""

@@ -11,7 +11,6 @@ import pytest
 from eventlog import events as e
 from eventlog.settings import ModelSettings, SchedulerSettings
 from router.scheduler import POLICY_VERSION, State, digest, dump, next_decision, restore, step
-from router.scheduler.state import EVERYWHERE
 from tests.scheduler.chaos import ramble
 from tests.scheduler.shell import SECOND
 from tests.scheduler.world import Manners, World
@@ -83,7 +82,7 @@ def test_looking_only_where_something_changed_misses_nothing(monkeypatch: pytest
     come at another time: that a grace is over is said when it matters.)"""
     records = [ramble(seed, 80).record for seed in range(30)]
     fold_module = sys.modules["router.scheduler.fold"]
-    monkeypatch.setattr(fold_module, "_touched_by", lambda state, event: EVERYWHERE)
+    monkeypatch.setattr(fold_module, "_TOUCHES", {})
     for record in records:
         state, moves = State(), list[e.Event]()
         for fact in record:
