@@ -12,8 +12,9 @@ from dashboard.units import count, duration
 
 LANE_PX = 30
 EDGES_PX = 70
+BAR = 0.82
 GPU_GAP = 0.45
-"""In lanes."""
+"""Both in lanes."""
 PHASES = {"loading": "loading", "ready": "loaded", "stopping": "being stopped"}
 PATTERN = {"loading": "/", "stopping": "x"}
 SHORT = {
@@ -43,7 +44,7 @@ def figure(
     marked = [swap for swap in swaps if swap["gpu"] in first_lane]
     traces.append(_marks(marked, first_lane))
     middles = {gpu: [place for (g, _), place in places.items() if g == gpu] for gpu in first_lane}
-    drawn = layout(since_us, until_us, height, hovermode="closest", barmode="overlay", bargap=0.18)
+    drawn = layout(since_us, until_us, height, hovermode="closest", barmode="overlay")
     drawn["yaxis"] = {
         "range": [last + 0.5, -0.5 - GPU_GAP],
         "tickvals": [sum(lanes_of) / len(lanes_of) for lanes_of in middles.values()],
@@ -109,6 +110,8 @@ def _bars(
         "base": [ms(row["from_us"]) for row, _ in chosen],
         "x": [max(0.0, ms(end) - ms(row["from_us"])) for (row, _), end in zip(chosen, ends, strict=True)],
         "y": [place for _, place in chosen],
+        # By itself Plotly makes it of the smallest distance between two lanes.
+        "width": BAR,
         "marker": {"color": css(hue), "line": {"width": 0}},
         "customdata": [_said(row, end) for (row, _), end in zip(chosen, ends, strict=True)],
         "hovertemplate": "%{customdata}<extra></extra>",

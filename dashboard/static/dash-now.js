@@ -53,6 +53,7 @@ export class Now {
     } catch (error) {
       setText($("notice"), `What the router does now is not known: ${error.message}.`);
       show($("notice"), true);
+      if (!this.#status) for (const name of ["waiting", "running", "models"]) setText($(`${name}-empty`), "Not known.");
       return;
     }
     this.#notice();
@@ -135,6 +136,7 @@ export class Now {
     const { queue, queued } = this.#status;
     show($("waiting-wrap"), queued > 0);
     show($("waiting-empty"), queued === 0);
+    setText($("waiting-empty"), "Nothing is waiting.");
     show($("waiting-count"), queued > 0);
     setText($("waiting-count"), number(queued));
     setText($("waiting-hint"), queued > queue.length ? `the first ${queue.length} are shown` : "");
@@ -157,6 +159,7 @@ export class Now {
     const running = this.#status.in_flight;
     show($("running-wrap"), running.length > 0);
     show($("running-empty"), running.length === 0);
+    setText($("running-empty"), "Nothing is running.");
     show($("running-count"), running.length > 0);
     setText($("running-count"), number(running.length));
     keyed($("running"), running.slice(0, LISTED), (each) => each.rid, () => this.#row(5), (row, each) => {
@@ -180,7 +183,9 @@ export class Now {
     const wanted = $("models-search").value.trim().toLowerCase();
     const found = models.filter((model) => model.name.toLowerCase().includes(wanted));
     show($("models-search"), models.length >= SEARCH_FROM);
+    show($("models-wrap"), found.length > 0);
     show($("models-empty"), found.length === 0);
+    setText($("models-empty"), wanted ? "No model has this in its name." : "No model is configured.");
     const loaded = models.filter((model) => model.phase !== "absent").length;
     setText($("models-hint"), `${loaded} of ${models.length} loaded`);
     // Loaded ones first; but nothing moves under the pointer.

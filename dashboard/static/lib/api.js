@@ -26,8 +26,17 @@ async function ask(path, options) {
   } catch {
     // An answer of a proxy in between; its status says enough.
   }
+  if (response.status === 401) logInAgain();
   if (!response.ok) throw new Failed(response.status, told?.error?.message ?? `the answer was ${response.status}`);
   return told;
+}
+
+/** A login that has ended: the router sends the page itself to its form, and back here afterwards. */
+function logInAgain() {
+  const key = "reloaded";
+  if (Date.now() - Number(sessionStorage.getItem(key)) < 30_000) return;
+  sessionStorage.setItem(key, Date.now());
+  location.reload();
 }
 
 export function get(path, options = {}) {

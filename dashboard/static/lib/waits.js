@@ -26,5 +26,6 @@ const WORDS = {
 
 export function waitsFor(blocked) {
   const told = WORDS[blocked.why]?.(blocked.by) ?? blocked.why;
-  return told.charAt(0).toUpperCase() + told.slice(1);
+  // A model's name at the beginning stays as it is.
+  return told.replace(/^request /, "Request ");
 }
