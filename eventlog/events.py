@@ -211,6 +211,8 @@ class RequestArrived(Fact, frozen=True, kw_only=True, omit_defaults=True):
     model: str
     asked: str = ""
     """The name that the client used, where it is not `model`."""
+    via: str = ""
+    """What made a model of that name besides an alias: `profile NAME`, `selector NAME`, or both."""
     route: str = ""
     """Path without /v1, such as `/chat/completions`."""
     work: Literal["generation", "metadata"] = "generation"
@@ -239,6 +241,8 @@ class RequestArrived(Fact, frozen=True, kw_only=True, omit_defaults=True):
     messages: int = 0
     tools: int = 0
     prefix: list[PrefixBlock] = []
+    rewrote: list[str] = []
+    """Parameters of the body that filters stripped or set; all else in here is about the body after that."""
 
 
 class RequestSent(Fact, frozen=True, kw_only=True, omit_defaults=True):

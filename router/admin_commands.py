@@ -58,6 +58,16 @@ def add_admin_commands(verbs: Any) -> None:
     unload.add_argument("--all", action="store_true", help="every model")
     unload.add_argument("--force", action="store_true", help="cut what is running, fail what waits")
 
+    profile = _verb(
+        verbs,
+        "profile",
+        _profile,
+        "which profile is in force; switch to another",
+        "llama-router profile\n  llama-router profile coding\n  llama-router profile --none",
+    )
+    profile.add_argument("profile", nargs="?", help="switch to it")
+    profile.add_argument("--none", action="store_true", help="switch to none")
+
     _verb(
         verbs,
         "reload",
@@ -154,6 +164,20 @@ def _unload(args: argparse.Namespace) -> int:
         return 0
     _ask(args, "POST", "/models/unload", {"model": args.model, "force": args.force, "wait": True})
     print(f"{args.model} is unloaded")
+    return 0
+
+
+def _profile(args: argparse.Namespace) -> int:
+    if args.none and args.profile:
+        raise Refused("name a profile, or say --none")
+    if args.none or args.profile:
+        told = _ask(args, "PUT", "/api/profiles/active", {"profile": args.profile})
+        print(f"profile {told['active']} is in force" if told["active"] else "no profile is in force")
+        return 0
+    told = _ask(args, "GET", "/api/profiles")
+    for profile in told["profiles"]:
+        pins = ", ".join(f"{asked} = {target or 'none'}" for asked, target in profile["pins"].items())
+        print(f"{'*' if profile['name'] == told['active'] else ' '} {profile['name']}: {pins}")
     return 0
 
 

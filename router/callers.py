@@ -1,13 +1,12 @@
-"""Who asks: the API key of a request, and what it may use."""
+"""Who asks: the API key of a request, and what it may use. What a name means for whom is in `router.naming`."""
 
 import base64
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from router import errors
-from router.config import Config, KeyConfig, ModelConfig
+from router.config import Config, KeyConfig
 from router.headers import Fields, value_of
 
 SCOPE_KEY = "llama_router.caller"
@@ -87,24 +86,3 @@ def _password(credentials: str) -> str:
         return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
     except ValueError:
         return ""
-
-
-def resolve(config: Config, caller: Caller, asked: str | None) -> tuple[str, ModelConfig]:
-    """The name that was used, and the model that it means. Raises RouterError: missing, unknown, or not for this key.
-
-    Without a name it is DEFAULT_MODEL, or the only model there is; never whichever happens to be loaded.
-    """
-    if asked is None:
-        asked = config.default_model or (next(iter(config.models)) if len(config.models) == 1 else None)
-        if asked is None:
-            raise errors.model_required(_tellable(config, caller))
-    model = config.resolve(asked)
-    if model is None:
-        raise errors.model_not_found(asked, _tellable(config, caller))
-    if caller.models and model.name not in caller.models:
-        raise errors.error("forbidden", f"key {caller.key!r} may not use model {asked!r}", param="model")
-    return asked, model
-
-
-def _tellable(config: Config, caller: Caller) -> Iterable[str]:
-    return [name for name in config.listed_names() if not caller.models or config.names[name] in caller.models]

@@ -30,6 +30,7 @@ from router.models import Draft, ModelConfig, finish, read_drafts
 from router.places import find_places, place
 from router.presets import Section, canonical_name, read_ini
 from router.problems import ConfigErrors, Findings, Problem, nearest
+from router.selection import Profile, Selector, check_together, read_profiles, read_selectors
 from router.settings import TOP_KEYS, BadValue, Values, complete, read_outside
 from router.strict_json import read_json
 
@@ -49,7 +50,7 @@ __all__ = [
     "load",
 ]
 
-TOP_OBJECTS = ("LLM", "ROUTER", "promptCache", "presetGlobals", "keys")
+TOP_OBJECTS = ("LLM", "ROUTER", "promptCache", "presetGlobals", "keys", "profiles", "selectors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,9 @@ class Config:
     limits: Limits = Limits()
     keys: Mapping[str, KeyConfig] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
-    """Every name that a client may use, aliases included, to the model's real name."""
+    """Every name of a model that a client may use, aliases included, to the model's real name."""
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    selectors: Mapping[str, Selector] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def resolve(self, asked: str) -> ModelConfig | None:
@@ -210,6 +213,8 @@ class Config:
             "config_path": str(self.config_path),
             "presets_path": str(self.presets_path),
             "default_model": self.default_model,
+            "profiles": {name: asdict(profile) for name, profile in self.profiles.items()},
+            "selectors": {name: asdict(selector) for name, selector in self.selectors.items()},
             "timings": asdict(self.timings),
             "limits": asdict(self.limits),
             "keys": {name: {**asdict(entry), "sha256": _keyed(key, entry.sha256)} for name, entry in self.keys.items()},
@@ -254,6 +259,10 @@ def load(
     pinned = [gpu for draft in drafts for gpu in draft.entry.pins.named]
     gpus, count_from = count_gpus(values["NUM_GPUS"], nvml_gpus or 0, pinned)
     check_gpus(drafts, gpus, count_from, values, nvml_gpus, str(config_path), findings)
+    selectors = read_selectors(top.get("selectors", {}), _names(drafts), str(config_path), findings)
+    profiles = read_profiles(top.get("profiles", {}), _names(drafts), list(selectors), str(config_path), findings)
+    placed = {draft.name: draft.entry.pins.placed(gpus) for draft in drafts}
+    check_together(selectors, _names(drafts), placed, values["MAX_MODELS_PER_GPU"], str(config_path), findings)
     keys = _read_keys(top, values, drafts, str(config_path), environ, findings)
     default_model = _default_model(values, drafts, findings)
     eviction = _eviction(values, findings)
@@ -298,6 +307,8 @@ def load(
         limits=_limits(values),
         keys=keys,
         names=_names(drafts),
+        profiles=profiles,
+        selectors=selectors,
         warnings=tuple(dict.fromkeys(findings.warnings)),
     )
     return config.with_fingerprints(fingerprint_key) if fingerprint_key else config

@@ -36,6 +36,7 @@ CLIENT_CODES = {
     "request_not_found": 404,
     "conversation_not_found": 404,
     "gpu_not_found": 404,
+    "profile_not_found": 404,
     "not_found": 404,
     "method_not_allowed": 405,
     "request_timeout": 408,

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from router.gpu_pins import ALLOWED, BadPin, Pins, read_pins
+from router.presets import canonical_name
 from router.problems import Findings, Problem, nearest
+from router.rewrite import Filters
 from router.settings import BadValue, Check, flag, integer, number, text
 
 ENTRY_KEYS = (
@@ -26,12 +28,15 @@ ENTRY_KEYS = (
     "ttl",
     "persistent",
     "env",
+    "filters",
     "name",
     "description",
     "metadata",
     "reasoning_effort",
     "cost",
 )
+
+FILTER_KEYS = ("stripParams", "setParams", "setParamsByID")
 
 KEY_KEYS = ("key", "admin", "models", "priority", "max_parallel", "rpm", "tpm", "expires")
 
@@ -95,6 +100,7 @@ class ModelEntry:
     ttl_s: float | None = None
     persistent: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
+    filters: Filters = field(default_factory=Filters)
     title: str = ""
     description: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -164,16 +170,21 @@ def read_entry(value: Any, name: str, file: str, uuids: Sequence[str], findings:
             allowed = ", ".join(ENTRY_KEYS)
             findings.add(reader.problem(key, message, allowed=allowed, nearest=nearest(key, ENTRY_KEYS)))
     pins = _pins(reader, uuids)
+    aliases: tuple[str, ...] = reader.take("aliases", names, ())
+    filters = _filters(reader)
+    # A name that only has parameters of its own is a name all the same.
+    aliases += tuple(key for key in filters.by_name if key not in (canonical_name(name), *aliases))
     return ModelEntry(
         pins=pins,
         replicas=_replicas(reader, pins),
         model=reader.take("model", some_text, ""),
-        aliases=reader.take("aliases", names, ()),
+        aliases=aliases,
         unlisted=reader.take("unlisted", flag, False),
         priority=reader.take("priority", integer(-1_000_000, 1_000_000), 0),
         ttl_s=reader.take("ttl", _ttl, None),
         persistent=reader.take("persistent", flag, False),
         env=_env(reader),
+        filters=filters,
         title=reader.take("name", text, ""),
         description=reader.take("description", _prose, ""),
         metadata=reader.take("metadata", _object, {}),
@@ -227,6 +238,18 @@ def _env(reader: ObjectReader) -> dict[str, str]:
         else:
             env[name] = value
     return env
+
+
+def _filters(reader: ObjectReader) -> Filters:
+    inner = reader.inner("filters", FILTER_KEYS)
+    if inner is None:
+        return Filters()
+    strip: tuple[str, ...] = inner.take("stripParams", _parameters, ())
+    return Filters(
+        strip=strip,
+        set=inner.take("setParams", _settings, {}),
+        by_name={canonical_name(key): value for key, value in inner.take("setParamsByID", _by_name, {}).items()},
+    )
 
 
 def _reasoning_effort(reader: ObjectReader) -> ReasoningEffort | None:
@@ -355,6 +378,32 @@ def instant(value: Any) -> float:
         else:
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     raise BadValue('a day or a moment such as "2027-01-31" or "2027-01-31T18:00+01:00"')
+
+
+def _parameters(value: Any) -> tuple[str, ...]:
+    """A list of parameters, or a text with commas between them."""
+    items = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    allowed = 'a list such as ["temperature", "top_p"]; `model` cannot be stripped'
+    if not isinstance(items, list) or not all(map(_is_parameter, items)):
+        raise BadValue(allowed)
+    return tuple(items)
+
+
+def _settings(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or not all(map(_is_parameter, value)):
+        raise BadValue('an object such as {"temperature": 0.7}; `model` cannot be set')
+    return dict(value)
+
+
+def _by_name(value: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(value, dict) or not all(isinstance(name, str) and name for name in value):
+        raise BadValue('an object such as {"m:high": {"temperature": 1}}')
+    return {name: _settings(inner) for name, inner in value.items()}
+
+
+def _is_parameter(name: Any) -> bool:
+    # It is told in a header.
+    return isinstance(name, str) and name != "model" and re.fullmatch(r"[\w.-]+", name, re.ASCII) is not None
 
 
 def _ttl(value: Any) -> float | None:

@@ -16,6 +16,7 @@ from router.model_entry import Cost, ModelEntry, ObjectReader, ReasoningEffort, 
 from router.model_files import SOURCES, check_settings, whole_number
 from router.presets import DEFAULT, GLOBAL, SKIPPED, Entry, Section, Setting, canonical_name, merge, read_layer, to_argv
 from router.problems import Findings, Problem, at, nearest
+from router.rewrite import Filters
 from router.settings import Check, flag, integer
 
 SECRETS = {"hf-token": "HF_TOKEN"}
@@ -39,6 +40,8 @@ class ModelConfig:
     """llama-server options from presets.ini; host, port, alias and key are added by whoever spawns."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Added to the child's environment; may hold secrets."""
+    filters: Filters = field(default_factory=Filters)
+    """What is stripped from the bodies of its requests, or set in them."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Effective preset keys by their canonical long name, without dashes; secrets are left out."""
     model_path: str = ""
@@ -315,6 +318,7 @@ def finish(draft: Draft, table: OptionTable, gpus: int, *, stop_timeout_s: float
         replicas=entry.replicas,
         argv=to_argv(visible),
         env={**secret, **entry.env},
+        filters=entry.filters,
         options={name: setting.value for name, setting in visible.items()},
         model_path=get("model"),
         hf_repo=get("hf-repo"),

@@ -20,12 +20,13 @@ import msgspec
 from eventlog.events import ClientReattached, Fact
 from router import errors, routes
 from router.body import Body
-from router.callers import Caller, resolve
+from router.callers import Caller
 from router.client import Client
-from router.config import Config
+from router.config import Config, ModelConfig
 from router.conversations import Streams
 from router.flight import By
 from router.headers import Fields, to_upstream
+from router.naming import resolve
 from router.reply import Reply
 from router.routes import Route
 from router.scheduler.state import Replica, State
@@ -85,7 +86,7 @@ class Passage:
         quoted = quote(route.target(path))
         plain = True
         if route.kind == "ready":
-            replica = self._ready(resolve(self._flights.config, caller, routes.model_of(query))[1].name)
+            replica = self._ready(self._resolve(caller, routes.model_of(query)).name)
         elif route.kind == "stream":
             conversation_id = routes.field_of(query, "conv_id") or path.removeprefix("/v1/stream").removeprefix("/")
             found = await self._stream(scope["method"], query, conversation_id, reply)
@@ -109,6 +110,9 @@ class Passage:
 
     # --- which replica ---
 
+    def _resolve(self, caller: Caller, asked: str | None) -> ModelConfig:
+        return resolve(self._flights.config, self._state(), caller, asked).model
+
     def _ready(self, model: str) -> str:
         """The least busy replica that is up."""
         state = self._state()
@@ -127,12 +131,12 @@ class Passage:
         parts = raw.split("/")[2:]
         if route.kind == "instance":
             replica = self._named(unquote(parts[0]))
-            resolve(self._flights.config, caller, replica.model)
+            self._resolve(caller, replica.model)
             return replica.id, "/" if len(parts) > 1 else "", "/".join(parts[1:])
         config = self._flights.config
         sizes = range(len(parts), 0, -1)
         size = next((n for n in sizes if config.resolve(unquote("/".join(parts[:n]))) is not None), 1)
-        model = resolve(config, caller, unquote("/".join(parts[:size])))[1]
+        model = self._resolve(caller, unquote("/".join(parts[:size])))
         return self._ready(model.name), "/" if size < len(parts) else "", "/".join(parts[size:])
 
     def _named(self, name: str) -> Replica:
@@ -176,7 +180,7 @@ class Passage:
         replica = self._flights.find_completion(control.id)
         if replica is not None:
             return replica
-        model = resolve(self._flights.config, caller, control.model)[1].name
+        model = self._resolve(caller, control.model).name
         ready = self._ready(model)
         if len(self._state().models[model].replicas) > 1:
             raise errors.error("request_not_found", f"no stream with id {control.id!r} is being made", param="id")

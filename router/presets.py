@@ -67,6 +67,7 @@ CONFIG_KEYS = (
     "priority",
     "ttl",
     "persistent",
+    "filters",
 )
 """Keys of config.json that one might look for here."""
 

@@ -18,7 +18,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from eventlog.events import (
     ClientDetached,
@@ -35,23 +35,27 @@ from eventlog.events import (
 )
 from router import errors, peek, routes
 from router.answer import Answer
-from router.body import Body, BodyStore, ClientGone, Receive
-from router.callers import Caller, caller_from, resolve
+from router.body import Body, BodyStore, Buffer, ClientGone, Receive
+from router.callers import Caller, caller_from
 from router.client import Client, client_of
-from router.config import Config, ModelConfig
+from router.config import Config
 from router.conversations import Streams, Turns
 from router.fetching import fetched
 from router.flight import By, Flight, Progress
 from router.headers import Fields, to_upstream, value_of
+from router.naming import Named, resolve
 from router.passage import Passage
+from router.presets import canonical_name
 from router.quotas import Quotas
 from router.releases import Releases
 from router.reply import Reply, Send
+from router.rewrite import rewritten
 from router.routes import Route
 from router.scheduler import State
 from router.upstream import Connection, Endpoint, Pool, UpstreamError, request_head
 
 Scope = Any
+T = TypeVar("T")
 PEEK_IN_THREAD = 1 << 20
 """A body from this many bytes on is looked into by a thread: hashing it would hold up everybody's tokens."""
 SAY_SENT_AFTER_S = 0.01
@@ -117,6 +121,8 @@ class Relay:
         self._salt = salt
         self._gate = gate
         self._flights: dict[int, Flight] = {}
+        self._open: dict[str, int] = {}
+        """Requests by model, those that the scheduler has yet to hear of included."""
         self._waiting = 0
         self._pool = Pool()
         self._one_looks = asyncio.Lock()
@@ -219,11 +225,18 @@ class Relay:
             self._quotas.admit(caller)
             body = await self._read(headers, receive)
             peeked = await self._look(body, headers, route)
-            named = resolve(self.config, caller, peeked.model or routes.model_of(scope["query_string"]))
-            await self._have(named[1].name, client, reply, stream=peeked.stream and route.streams)
+            asked = peeked.model or routes.model_of(scope["query_string"])
+            named = resolve(self.config, self._loop.state, caller, asked, self._open_requests)
+            rewrote: tuple[str, ...] = ()
+            if named.model.filters and not _is_form(headers):
+                body, rewrote = await self._rewrite(body, named)
+                if rewrote:
+                    peeked = await self._look(body, headers, route)
+                    reply.add(b"x-router-rewrote", ",".join(rewrote).encode())
+            await self._have(named.model.name, client, reply, stream=peeked.stream and route.streams)
             if client.gone:
                 raise ClientGone
-            flight = self._take_off(rid, arrived_us, route, reply, body, scope, named, peeked, caller)
+            flight = self._take_off(rid, arrived_us, route, reply, body, scope, named, peeked, caller, rewrote)
             client.on_gone(partial(self._gone, flight))
             await self._fly(flight)
         except ClientGone:
@@ -243,6 +256,9 @@ class Relay:
                 self._land(flight)
             if body is not None:
                 body.close()
+
+    def _open_requests(self, model: str) -> int:
+        return self._open.get(model, 0)
 
     def _check_open(self) -> None:
         if not self._loop.available:
@@ -271,11 +287,21 @@ class Relay:
         )
 
     async def _look(self, body: Body, headers: Fields, route: Route) -> peek.Peeked:
-        content_type = value_of(headers, b"content-type")
-        if content_type.lower().startswith(b"multipart/form-data"):
-            function = partial(peek.form_body, content_type=content_type)
+        if _is_form(headers):
+            function = partial(peek.form_body, content_type=value_of(headers, b"content-type"))
         else:
             function = partial(peek.json_body, route=route, salt=self._salt)
+        return await self._with_all_of(body, function)
+
+    async def _rewrite(self, body: Body, named: Named) -> tuple[Body, tuple[str, ...]]:
+        """The body as the model's filters leave it, and the parameters that they changed."""
+        function = partial(rewritten, filters=named.model.filters, name=canonical_name(named.name))
+        result = await self._with_all_of(body, function)
+        if result is None:
+            return body, ()
+        return self._bodies.replaced(body, result[0]), result[1]
+
+    async def _with_all_of(self, body: Body, function: Callable[[Buffer], T]) -> T:
         if body.size < PEEK_IN_THREAD:
             return body.look(function)
         async with self._one_looks:
@@ -289,11 +315,12 @@ class Relay:
         reply: Reply,
         body: Body,
         scope: Scope,
-        named: tuple[str, ModelConfig],
+        named: Named,
         peeked: peek.Peeked,
         caller: Caller,
+        rewrote: tuple[str, ...],
     ) -> Flight:
-        asked, model = named
+        model = named.model
         headers: Fields = scope["headers"]
         flight = Flight(rid, arrived_us, route, reply, body)
         flight.headers = headers
@@ -318,13 +345,15 @@ class Relay:
             self.streams.opened(flight.conversation_id, rid)
         address = scope["client"][0] if scope["client"] else ""
         self._flights[rid] = flight
+        self._open[model.name] = self._open.get(model.name, 0) + 1
         self._waiting += 1
         self._loop.post(
             RequestArrived(
                 rid=rid,
                 arrived_us=arrived_us,
                 model=model.name,
-                asked=asked if asked != model.name else "",
+                asked=named.asked if named.asked != model.name else "",
+                via=named.via,
                 route=route.name,
                 work="metadata" if route.kind == "metadata" else "generation",
                 stream=flight.stream,
@@ -343,6 +372,7 @@ class Relay:
                 messages=peeked.messages,
                 tools=peeked.tools,
                 prefix=peeked.prefix,
+                rewrote=list(rewrote),
             )
         )
         if flight.stream:
@@ -465,6 +495,7 @@ class Relay:
             self.streams.ended(flight.conversation_id, flight.rid, self._loop.clock.now_us())
         flight.answer = None  # refers to the flight
         del self._flights[flight.rid]
+        self._open[flight.model] -= 1
 
     # --- decisions ---
 
@@ -610,6 +641,10 @@ def position(state: State, rid: int) -> int:
     if request is None:
         return 1
     return 1 + sum(bisect_left(ranks, request.rank) for lane in state.lanes.values() for ranks in lane.by_key.values())
+
+
+def _is_form(headers: Fields) -> bool:
+    return value_of(headers, b"content-type").lower().startswith(b"multipart/form-data")
 
 
 def _own_headers(headers: Fields, rid: int) -> Fields:

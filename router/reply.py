@@ -59,6 +59,10 @@ class Reply:
         self._last = b"\n\n"
         self._collected: bytearray | None = None
 
+    def add(self, name: bytes, value: bytes) -> None:
+        """A header of our own, before anything is sent."""
+        self._own = [*self._own, (name, value)]
+
     @property
     def started(self) -> bool:
         """The client has a status."""

@@ -23,6 +23,7 @@ from eventlog.events import (
     Fact,
     Gpu,
     Observation,
+    ProfileChanged,
     RequestLost,
     RouterStarted,
     RouterStopped,
@@ -120,6 +121,7 @@ class Router:
                 carried=carried,
             ),
             *_lost(before),
+            *_profile_gone(carried.profile, config, "start"),
         ]
         started = Started(
             at_us=self._clock.now_us(),
@@ -240,7 +242,10 @@ class Router:
     def _reconfigure(self, config: Config, by: str) -> None:
         """The fact comes first: what is decided from now on is decided by the new settings."""
         config = config.with_fingerprints(self._salt)
-        self._loop.post(ConfigLoaded(config=config.scheduler, effective=config.effective(self._salt), by=by))
+        self._loop.post(
+            ConfigLoaded(config=config.scheduler, effective=config.effective(self._salt), by=by),
+            *_profile_gone(self._state.profile, config, "reload"),
+        )
         self._loop.turn()
         self._config = config
         self._replicas.reconfigure(config)
@@ -299,6 +304,12 @@ class _Server(uvicorn.Server):
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         return nullcontext()
+
+
+def _profile_gone(profile: str, config: Config, by: str) -> Iterable[Fact]:
+    """The profile in force is not configured any more: none is."""
+    if profile and profile not in config.profiles:
+        yield ProfileChanged(profile="", by=by)
 
 
 def _lost(before: State) -> Iterable[Fact]:

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, Response
 
 from router import errors, routes
-from router.api import control, events, history, logs, metrics, models, props, status, version
+from router.api import control, events, history, logs, metrics, models, profiles, props, status, version
 from router.api.dash import Dash
 from router.api.lifecycle import Lifecycle
 from router.api.services import Services
@@ -43,6 +43,7 @@ def create_app(services: Services) -> FastAPI:
     lifecycle = Lifecycle(services)
     parts = (
         models.routes(services),
+        profiles.routes(services),
         status.routes(services, lifecycle),
         control.routes(services, lifecycle),
         metrics.routes(services),

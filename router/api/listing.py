@@ -5,12 +5,16 @@ unloaded does not mean unavailable, and the context is that of one request, as t
 configured.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from router.api.services import Services
 from router.api.view import Failure, ModelView
+from router.callers import Caller
 from router.config import Cost, ModelConfig
+from router.naming import choose
 from router.scheduler.state import Model, State, is_cooling
+from router.selection import Selector
 
 SECRET_OPTIONS = ("--hf-token", "-hft", "--api-key", "--api-key-file")
 
@@ -59,6 +63,28 @@ def entry(services: Services, model: ModelConfig, *, name: str = "") -> dict[str
     if model.metadata:
         listed["metadata"] = dict(model.metadata)
     return listed
+
+
+def selector_entry(services: Services, caller: Caller, name: str, selector: Selector) -> dict[str, Any]:
+    """A selector, described as the model that it would pick now."""
+    config = services.config
+    model = config.resolve(choose(config, services.loop.state, caller, selector))
+    assert model is not None, "targets are checked when the configuration is read"
+    listed = entry(services, model, name=name) | {"aliases": []}
+    listed["selector"] = {"strategy": selector.strategy, "targets": list(selector.targets)}
+    for key, value in (("name", selector.title), ("description", selector.description)):
+        listed.pop(key, None)
+        if value:
+            listed[key] = value
+    if selector.metadata:
+        listed["metadata"] = dict(selector.metadata)
+    return listed
+
+
+def may_use(services: Services, selector: Selector, allowed: Collection[str]) -> bool:
+    """Whether a key that is for these models only (empty: for all) has anything to pick from."""
+    targets = [services.config.resolve(target) for target in selector.targets]
+    return not allowed or any(model is not None and model.name in allowed for model in targets)
 
 
 def status(services: Services, model: ModelConfig, view: ModelView) -> dict[str, Any]:

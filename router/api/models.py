@@ -58,6 +58,9 @@ def routes(services: Services) -> APIRouter:
                 listed.append(listing.entry(services, model))
                 if services.config.include_aliases_in_list:
                     listed += [listing.entry(services, model, name=alias) for alias in model.aliases]
+        for name, selector in services.config.selectors.items():
+            if not selector.unlisted and listing.may_use(services, selector, allowed):
+                listed.append(listing.selector_entry(services, caller_in(request), name, selector))
         return Json({"object": "list", "data": listed})
 
     @api.get("/models/sse", summary="Changes of models' states, as they happen")

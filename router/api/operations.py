@@ -7,9 +7,10 @@ from typing import Literal
 from eventlog.events import AdminDone, AdminDrain, AdminUnload, Fact, LoadWished
 from router import errors
 from router.api.services import Services
-from router.callers import Caller, resolve
+from router.callers import Caller
 from router.config import Config, ModelConfig
 from router.download import DownloadFailed
+from router.naming import resolve
 
 By = Literal["admin", "preload", "reload"]
 """Who wishes for a model."""
@@ -110,4 +111,4 @@ def _error(done: AdminDone, model: str) -> errors.RouterError:
 
 def find(services: Services, caller: Caller, asked: str) -> ModelConfig:
     """The model that a client means. Raises 404 with the nearest names, or 403."""
-    return resolve(services.config, caller, asked)[1]
+    return resolve(services.config, services.loop.state, caller, asked).model

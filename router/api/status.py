@@ -32,6 +32,7 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
                 "uptime_us": now_us - services.started.at_us,
                 "seq": services.view.seq,
                 "log_available": services.loop.available,
+                "profile": state.profile or None,
                 "config": config_row(services.reloader.last) if services.reloader.last is not None else None,
                 "gpus": gpu_rows(services, lifecycle.status),
                 "models": [_model_row(services, name) for name in services.config.models],

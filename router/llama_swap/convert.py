@@ -80,7 +80,9 @@ def convert(document: Document, table: OptionTable) -> Conversion:
         **_settings(top, result),
         **_keys(top, result),
         **_routing(top, entries, result),
+        **_selectors(top, entries, result),
     }
+    result.config |= _profiles(top, result)
     result.presets = {name: result.presets[name] for name in order}
     _note_the_rest(top, result)
     return result
@@ -169,8 +171,25 @@ def _entry(
         entry["env"] = env
     if body.get("unloadTimeout"):
         keys["stop-timeout"] = str(body["unloadTimeout"])
+    if filters := _filters(body.get("filters"), where, result):
+        entry["filters"] = filters
     _note_the_rest_of_a_model(body, where, result)
     return entry
+
+
+def _filters(value: Any, where: str, result: Conversion) -> dict[str, Any]:
+    filters: dict[str, Any] = {}
+    for key, content in (value if isinstance(value, dict) else {}).items():
+        if key == "stripParams":
+            names = [part.strip() for part in str(content).split(",")]
+            filters[key] = [name for name in names if name and name != "model"]
+        elif key == "setParams" and isinstance(content, dict):
+            filters[key] = {name: setting for name, setting in content.items() if name != "model"}
+        elif key == "setParamsByID" and isinstance(content, dict):
+            filters[key] = content
+        else:
+            result.lost(f"{where}.filters", f"`{key}` was left out: there is no such filter here")
+    return {key: content for key, content in filters.items() if content}
 
 
 def _env(value: Any, where: str, result: Conversion) -> dict[str, str]:
@@ -240,7 +259,7 @@ def _note_the_rest_of_a_model(body: Mapping[str, Any], where: str, result: Conve
     known = (
         *MODEL_NOT_NEEDED,
         *("aliases", "unlisted", "ttl", "name", "description", "metadata", "capacities", "evict_cost", "env"),
-        *("unloadTimeout", "cmdStop", "concurrencyLimit", "sendLoadingState", "capabilities"),
+        *("filters", "unloadTimeout", "cmdStop", "concurrencyLimit", "sendLoadingState", "capabilities"),
     )
     for key in body:
         if key not in known:
@@ -364,6 +383,52 @@ def _mentions(expression: str, names: set[str]) -> bool:
     return any(word in names for word in re.split(r"[\s()&|]+", expression))
 
 
+def _selectors(top: Mapping[str, Any], entries: Mapping[str, dict[str, Any]], result: Conversion) -> dict[str, Any]:
+    known = _names(entries)
+    kept: dict[str, Any] = {}
+    selectors = top.get("selectors")
+    for name, selector in (selectors if isinstance(selectors, dict) else {}).items():
+        where = f"selectors.{name}"
+        targets = [str(target) for target in selector.get("targets") or []]
+        here = [target for target in targets if target in known]
+        for target in targets:
+            if target not in known:
+                result.lost(where, f"its target {target!r} was left out: there is no such model here")
+        if not here:
+            result.lost(where, "the selector was left out: none of its targets is here")
+            continue
+        settings = selector.get("settings") or selector.get("balance") or {}
+        strategy = {"balance": "spillover"}.get(selector.get("strategy"), selector.get("strategy"))
+        told = {key: selector[key] for key in ("name", "description", "unlisted", "metadata") if selector.get(key)}
+        spillover = {"spillover": settings["spillover"]} if "spillover" in settings else {}
+        kept[str(name)] = {"strategy": strategy, "targets": here, **spillover, **told}
+    return {"selectors": kept} if kept else {}
+
+
+def _profiles(top: Mapping[str, Any], result: Conversion) -> dict[str, Any]:
+    known = _names(result.config["LLM"]) | set(result.config.get("selectors", {}))
+    kept: dict[str, Any] = {}
+    profiles = top.get("profiles")
+    for name, profile in (profiles if isinstance(profiles, dict) else {}).items():
+        pins: dict[str, Any] = {}
+        for asked, target in (profile.get("pins") or {}).items():
+            if target in (None, "") or str(target) in known:
+                pins[str(asked)] = target or None
+            else:
+                message = f"what stands for {asked!r} was left out: there is no model {target!r} here"
+                result.lost(f"profiles.{name}", message)
+        description = {"description": profile["description"]} if profile.get("description") else {}
+        kept[str(name)] = {**description, "pins": pins}
+    return {"profiles": kept} if kept else {}
+
+
+def _names(entries: Mapping[str, dict[str, Any]]) -> set[str]:
+    names = set(entries)
+    for entry in entries.values():
+        names |= {*entry.get("aliases", ()), *entry.get("filters", {}).get("setParamsByID", {})}
+    return names
+
+
 def _note_the_rest(top: Mapping[str, Any], result: Conversion) -> None:
     peers = top.get("peers")
     for name in peers if isinstance(peers, dict) else []:
@@ -376,7 +441,7 @@ def _note_the_rest(top: Mapping[str, Any], result: Conversion) -> None:
     known = (
         *NOT_NEEDED,
         *("globalTTL", "unloadTimeout", "includeAliasesInList", "sendLoadingState", "captureBuffer", "apiKeys"),
-        *("hooks", "groups", "matrix", "routing", "peers"),
+        *("hooks", "groups", "matrix", "routing", "peers", "profiles", "selectors"),
     )
     for key in top:
         if key not in known:

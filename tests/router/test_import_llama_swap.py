@@ -355,3 +355,42 @@ def test_presets_are_one_section_per_model() -> None:
     assert presets_text({"a": {"model": "x"}, "b/c": {"jinja": "true"}}) == (
         "version = 1\n\n[a]\nmodel = x\n\n[b/c]\njinja = true\n"
     )
+
+
+def test_filters_profiles_and_selectors_come_along_as_far_as_their_models_do() -> None:
+    result = converted(
+        """
+models:
+  a:
+    cmd: llama-server -m x
+    filters:
+      stripParams: "temperature, model"
+      setParams: {top_k: 1}
+      setParamsByID: {"${MODEL_ID}:high": {n: 2}}
+      novelty: 1
+  v: {cmd: vllm serve}
+selectors:
+  s: {strategy: balance, targets: [a, v], balance: {spillover: 3}, name: S}
+  gone: {strategy: warm, targets: [v]}
+profiles:
+  p: {description: d, pins: {x: a, y: "a:high", z: ~, s2: s, w: v}}
+"""
+    )
+    assert result.config["LLM"]["a"]["filters"] == {
+        "stripParams": ["temperature"],
+        "setParams": {"top_k": 1},
+        "setParamsByID": {"a:high": {"n": 2}},
+    }
+    assert result.config["selectors"] == {"s": {"strategy": "spillover", "targets": ["a"], "spillover": 3, "name": "S"}}
+    assert result.config["profiles"]["p"] == {
+        "description": "d",
+        "pins": {"x": "a", "y": "a:high", "z": None, "s2": "s"},
+    }
+    assert [where for where, _ in notes(result, "lost")] == [
+        "models.v",
+        "models.a.filters",
+        "selectors.s",
+        "selectors.gone",
+        "selectors.gone",
+        "profiles.p",
+    ]
