@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+COMMAND = ("-P", "-m", "router.cli")
 OUTPUT_MAX = 64 << 20
 WORDS_MAX = 4000
 LINE_MAX = 1 << 16
@@ -33,13 +34,14 @@ class Limits:
     wall_s: float = 1800.0
 
 
+USUAL = Limits()
+
+
 class CommandFailed(Exception):
     """It did not do what it was run for; the text says why, for people."""
 
 
-async def run(
-    arguments: Sequence[str], limits: Limits = Limits(), progress: Progress = lambda told: None
-) -> bytes:  # fmt: skip
+async def run(arguments: Sequence[str], limits: Limits = USUAL, progress: Progress = lambda told: None) -> bytes:
     """What it printed. Raises CommandFailed."""
     python = sys.executable
     bounds = [str(os.getpid()), str(limits.memory_mib), str(limits.cpu_s)]
@@ -50,9 +52,7 @@ async def run(
         "dashboard.bounded",
         *bounds,
         python,
-        "-P",
-        "-m",
-        "router.cli",
+        *COMMAND,
         *arguments,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,

@@ -26,7 +26,7 @@ SAY_EVERY_S = 0.25
 HEARTBEAT_S = 15.0
 LISTENERS = 50
 
-KEY = re.compile(r"[A-Z][A-Z0-9_]{1,40}|(replicas|gpus|priority|ttl|persistent)\.\S{1,160}")
+KEY = re.compile(r"[A-Z][A-Z0-9_]{1,40}|(replicas|gpus|priority|ttl|persistent)\.[^\s=][^\n=]{0,159}")
 TIME = re.compile(r"[0-9A-Za-z:.+-]{1,40}")
 
 
@@ -155,6 +155,9 @@ class WhatIf:
             return None
         task.cancel()
         await asyncio.wait({task})
+        if job.state == "running":  # it had not even begun
+            job.state, job.ended_s = "cancelled", time.time()
+            self._tell()
         return job
 
     async def listen(self) -> AsyncIterator[bytes]:
