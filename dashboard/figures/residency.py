@@ -73,13 +73,13 @@ def _places(lanes: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
 def _lanes(rows: Sequence[Row], until_us: int) -> list[tuple[int, int]]:
     """GPU and lane of each row. A model keeps its lane on a GPU, so that its colour stays in one line."""
     ends: dict[int, list[tuple[str, int]]] = {}
+    # Steps are merged, so that rows of different models may touch; half a percent of the range is no overlap.
+    slack_us = (until_us - min(row["from_us"] for row in rows)) // 200
     found = []
     for row in rows:
         lanes = ends.setdefault(row["gpu"], [])
         end_us = row["until_us"] if row["until_us"] is not None else until_us
         own = next((place for place, (model, _) in enumerate(lanes) if model == row["model"]), None)
-        # Steps are merged, so that rows of different models may touch; half a percent of the range is no overlap.
-        slack_us = (until_us - min(each["from_us"] for each in rows)) // 200
         free = next((place for place, (_, end) in enumerate(lanes) if end <= row["from_us"] + slack_us), None)
         place = own if own is not None else free if free is not None else len(lanes)
         if place == len(lanes):

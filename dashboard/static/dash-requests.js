@@ -15,7 +15,11 @@ const OUTCOMES = {
   lost: ["bad", "Lost"],
 };
 const STAGES = { queued: ["warn", "Waiting"], running: ["info", "Running"], ended: ["", "Ended"] };
-const KINDS = { crash: ["bad", "Crash"], load_failed: ["bad", "Load failed"], stall: ["warn", "Fell silent"] };
+const KINDS = {
+  crash: ["bad", "Crash"],
+  load_failed: ["bad", "Load failed"],
+  stall: ["warn", "Fell silent"],
+};
 
 export class Requests {
   #hueOf;
