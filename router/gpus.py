@@ -150,15 +150,20 @@ class Gpus:
             if (mib := [sample.processes[pid] for pid in pids if sample.processes.get(pid, 0) > 0])
         ]
 
+    def measures(self, gpus: Collection[int]) -> bool:
+        """Whether the memory of one of these GPUs is known."""
+        return any(gpu in self.latest and self.latest[gpu].used_mib >= 0 for gpu in gpus)
+
     async def memory_settled(self, gpus: Collection[int], timeout_s: float, *, gone: Collection[int] = ()) -> Settled:
         """Wait until the used memory of these GPUs falls no more and none of the pids in `gone` holds any.
 
-        The driver gives memory back only some time after a process has ended. Where nothing can be measured the
-        answer comes at once, with `settled` False.
+        It is over at once when all that those held, by the last sample, is free. The driver gives memory back only some
+        time after a process has ended. Where nothing can be measured the answer comes at once, with `settled` False.
         """
         if not gpus:
             return Settled(True, 0)
         begun = time.monotonic()
+        wanted = self._used_without(gone)
         lowest: dict[int, int] = {}
         still = 0
 
@@ -180,11 +185,22 @@ class Gpus:
                     lowest[sample.gpu] = sample.used_mib
                     fell = True
             held = any(pid in sample.processes for sample in mine for pid in gone)
+            if not held and wanted and all(sample.used_mib <= wanted.get(sample.gpu, -1) for sample in mine):
+                return Settled(True, waited_us())
             still = 0 if fell or held else still + 1
             if still >= SETTLE_STEPS:
                 return Settled(True, waited_us())
             await asyncio.sleep(SETTLE_STEP_S)
         return Settled(False, waited_us())
+
+    def _used_without(self, pids: Collection[int]) -> dict[int, int]:
+        """MiB in use on each GPU once these processes are gone, as far as the last sample shows what they hold."""
+        without: dict[int, int] = {}
+        for gpu, sample in self.latest.items():
+            held = [sample.processes[pid] for pid in pids if sample.processes.get(pid, 0) > 0]
+            if held and sample.used_mib >= 0:
+                without[gpu] = sample.used_mib - sum(held) + SETTLE_NOISE_MIB
+        return without
 
     def _ask(self) -> "asyncio.Future[dict[int, Sample]]":
         waiter: asyncio.Future[dict[int, Sample]] = self._loop.create_future()

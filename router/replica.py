@@ -118,14 +118,16 @@ class Replica:
             await self._clean_up(0.0)
             end = self._ended_by_itself(f"an error of the router: {error!r}")
         self._forget()
+        if self._process is not None:
+            around = self._around
+            around.settling.ended(self._order.gpus, self._pids, around.timings.unload_poll_timeout_s)
         self._around.loop.post(end)
 
     # --- the life ---
 
     async def _live(self) -> Fact:
         around = self._around
-        if self._order.after == "gpu_oom":
-            await first(self._memory_is_back(), self._stop.wait())
+        await first(self._memory_is_back(), self._stop.wait())
         if self._stop.is_set():
             return ReplicaStopped(replica=self.id)
         try:
@@ -298,18 +300,14 @@ class Replica:
     # --- parts of it ---
 
     async def _memory_is_back(self) -> None:
-        """After a failure for want of GPU memory: until what the failed process held is free again."""
+        """Until what others held on these GPUs is free again; after a want of memory also where nobody can measure."""
         around, gpus = self._around, self._order.gpus
-        began_us = around.clock.now_us()
-        settled = False
-        if around.memory is not None:
-            answer = await around.memory.memory_settled(gpus, around.timings.unload_poll_timeout_s)
-            settled = answer.settled
-        waited_us = around.clock.now_us() - began_us
-        if not settled and waited_us < UNMEASURED_S * 1e6:
+        await around.settling.over(gpus)
+        if self._order.after == "gpu_oom" and (around.memory is None or not around.memory.measures(gpus)):
+            began_us = around.clock.now_us()
             await asyncio.sleep(UNMEASURED_S)
             waited_us = around.clock.now_us() - began_us
-        around.loop.post(GpuMemorySettled(gpus=list(gpus), waited_us=waited_us, settled=settled))
+            around.loop.post(GpuMemorySettled(gpus=list(gpus), waited_us=waited_us, settled=False))
 
     async def _dispel(self) -> None:
         """Post ReplicaAnswered for the doubts so far; without an answer for too long, ReplicaStalled."""

@@ -19,6 +19,7 @@ from router.logs_command import children_dir
 from router.places import directory_id
 from router.process import adopt_orphans
 from router.replica import Replica
+from router.settling import Settling
 from router.spawn import remove_stale_sockets
 from router.surroundings import Clock, GpuMemory, Shell, Surroundings
 from router.upstream import Endpoint
@@ -58,6 +59,7 @@ class Replicas:
         self._memory = memory
         self._transport = transport
         self._environ = environ
+        self._settling = Settling(loop, memory)
         self._downloads = Downloads(self._surroundings)
         self._replicas: dict[str, Replica] = {}
         self._lives: set[asyncio.Task[None]] = set()
@@ -160,6 +162,7 @@ class Replicas:
             directory=directory_id(config.log_dir),
             run=self._run,
             timings=config.timings,
+            settling=self._settling,
             transport=self._transport,
             memory=self._memory,
             environ=self._environ,

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from eventlog.events import Fact, Memory, Observation
 from router.child_log import ChildLogs
 from router.config import Timings
+from router.settling import Settled, Settling
 
 
 class Shell(Protocol):
@@ -24,21 +25,15 @@ class Clock(Protocol):
     def now_us(self) -> int: ...
 
 
-class Settled(Protocol):
-    """How a wait for GPU memory ended."""
-
-    @property
-    def settled(self) -> bool: ...
-    @property
-    def waited_us(self) -> int: ...
-
-
 class GpuMemory(Protocol):
     """The part of `router.gpus.Gpus` that a life needs."""
 
     async def fresh(self) -> object: ...
     def memory_of(self, pids: Collection[int]) -> list[Memory]: ...
-    async def memory_settled(self, gpus: Collection[int], timeout_s: float) -> Settled: ...
+    def measures(self, gpus: Collection[int]) -> bool: ...
+    async def memory_settled(
+        self, gpus: Collection[int], timeout_s: float, *, gone: Collection[int] = ()
+    ) -> Settled: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +49,7 @@ class Surroundings:
     """`places.directory_id` of this router."""
     run: int
     timings: Timings
+    settling: Settling
     transport: Literal["unix", "tcp"] = "unix"
     memory: GpuMemory | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)

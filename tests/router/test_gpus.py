@@ -365,3 +365,22 @@ print("libcuda" in open("/proc/self/maps").read())
     environ |= {"LD_LIBRARY_PATH": str(stub_library.parent), "NVML_STUB": str(says)}
     ran = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60)
     assert ran.stdout.split() == ["2", "2", "False"], ran.stderr
+
+
+def test_memory_that_is_all_back_has_settled_at_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the process held by the last sample is free: no further looks are needed to see that it falls no more."""
+    monkeypatch.setattr("router.gpus.SETTLE_STEP_S", 1.0)
+    driver.says(g0_total=24576 * MIB, g0_used=9000 * MIB, g0_compute_7=6000 * MIB)
+
+    async def story(gpus: Gpus, diary: Diary) -> None:
+        await gpus.fresh()
+        assert gpus.measures([0])
+        assert not gpus.measures([5])
+        waiting = asyncio.create_task(gpus.memory_settled([0], 20, gone=[7]))
+        await asyncio.sleep(0)
+        driver.says(g0_used=3010 * MIB, g0_compute_7=None)
+        settled = await waiting
+        assert settled.settled
+        assert settled.waited_us < 2_500_000
+
+    watch(story)

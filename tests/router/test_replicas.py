@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from router import proc, spawn
 from router.config import Timings
 from router.gpus import Settled
 from router.upstream import Endpoint, fetch
-from tests.router.replica_world import STANDIN, World, play
+from tests.router.replica_world import STANDIN, TIMINGS, World, play
 
 
 def alive(pid: int) -> bool:
@@ -248,10 +249,12 @@ def test_a_stop_ordered_before_there_is_a_process_needs_none(tmp_path: Path) -> 
 
 
 class Memories:
-    """A GPU whose memory comes back when the test says so."""
+    """GPUs whose memory comes back when the test says so."""
 
     def __init__(self) -> None:
         self.back = asyncio.Event()
+        self.asked: list[tuple[list[int], int]] = []
+        """GPUs, and how many processes are gone."""
 
     async def fresh(self) -> None:
         return None
@@ -259,7 +262,11 @@ class Memories:
     def memory_of(self, pids: Any) -> list[Memory]:
         return [Memory(0, 100 * len(pids))]
 
-    async def memory_settled(self, gpus: Any, timeout_s: float) -> Settled:
+    def measures(self, gpus: Any) -> bool:
+        return True
+
+    async def memory_settled(self, gpus: Any, timeout_s: float, *, gone: Any = ()) -> Settled:
+        self.asked.append((list(gpus), len(gone)))
         await self.back.wait()
         return Settled(settled=True, waited_us=1)
 
@@ -269,21 +276,64 @@ def test_after_a_want_of_gpu_memory_the_next_attempt_waits_until_it_is_back(tmp_
 
     async def story(world: World) -> None:
         world.model("m")
+        world.model("large", fail="oom")
         memory: Memories = world.replicas._memory  # type: ignore[assignment]
+        world.spawn("r0", "large")
+        assert (await world.loop.sees(ReplicaLoadFailed)).kind == "gpu_oom"
         world.spawn(after="gpu_oom")
         for _ in range(20):
             await asyncio.sleep(0)
-        assert world.loop.story == []
+        assert world.loop.story == ["ReplicaSpawned", "ReplicaLoadFailed"]
         memory.back.set()
         is_ready = await world.loop.sees(ReplicaReady)
         settled = await world.loop.sees(GpuMemorySettled)
         assert (settled.gpus, settled.settled) == ([0], True)
-        assert world.loop.story[0] == "GpuMemorySettled"
+        assert world.loop.story[2:] == ["GpuMemorySettled", "ReplicaSpawned", "ReplicaReady"]
         assert is_ready.vram == [Memory(0, 100)]
         world.stop()
         assert (await world.loop.sees(ReplicaStopped)).freed == [Memory(0, 100)]
 
     play(tmp_path, story, memory=Memories())
+
+
+def test_after_a_stop_the_next_load_on_that_gpu_waits_and_others_do_not(tmp_path: Path) -> None:
+    """Also where the load that waits is stopped before it has begun."""
+
+    async def story(world: World) -> None:
+        world.model("m")
+        memory: Memories = world.replicas._memory  # type: ignore[assignment]
+        world.spawn("r0", gpus=(0, 1))
+        await world.loop.sees(ReplicaReady)
+        world.stop("r0")
+        await world.loop.sees(ReplicaStopped)
+        world.spawn("r1", gpus=(1,))
+        world.spawn("r2", gpus=(1, 2))
+        world.spawn("r3", gpus=(2,))
+        world.spawn("r4", gpus=())
+        for count in (2, 3):
+            assert (await world.loop.sees(ReplicaReady, count)).replica in ("r3", "r4")
+        world.stop("r2")
+        assert (await world.loop.sees(ReplicaStopped, 2)).replica == "r2"
+        memory.back.set()
+        assert (await world.loop.sees(ReplicaReady, 4)).replica == "r1"
+        assert memory.asked == [([0, 1], 1)]
+        assert [fact.gpus for fact in world.loop.facts if isinstance(fact, GpuMemorySettled)] == [[0, 1]]
+
+    play(tmp_path, story, memory=Memories())
+
+
+def test_without_a_limit_of_patience_no_load_waits(tmp_path: Path) -> None:
+    """UNLOAD_POLL_TIMEOUT 0 switches it off."""
+
+    async def story(world: World) -> None:
+        world.model("m")
+        world.spawn("r0")
+        await world.loop.sees(ReplicaReady)
+        world.stop("r0")
+        world.spawn("r1")
+        await world.loop.sees(ReplicaReady, 2)
+
+    play(tmp_path, story, memory=Memories(), timings=replace(TIMINGS, unload_poll_timeout_s=0.0))
 
 
 def test_a_child_that_ignores_sigterm_is_killed_after_its_time(tmp_path: Path) -> None:
