@@ -220,6 +220,8 @@ class RequestArrived(Fact, frozen=True, kw_only=True, omit_defaults=True):
     stream: bool = False
     detached: bool = False
     priority: int = 0
+    priority_from: Literal["", "header", "key"] = ""
+    """Who says so; empty: nobody, or an older router, and then 0 means that of the model."""
     key: str = ""
     """Name of the API key."""
     client: str = ""

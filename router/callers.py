@@ -3,11 +3,15 @@
 import base64
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from router import errors
 from router.config import Config, KeyConfig
 from router.headers import Fields, value_of
+from router.model_entry import PRIORITY
+
+Priority = tuple[int, Literal["", "header", "key"]]
+"""A place in the queue, and who asks for it; nobody: that of the model counts."""
 
 SCOPE_KEY = "llama_router.caller"
 """Where the caller stands in the scope of a request once somebody has found out."""
@@ -86,3 +90,20 @@ def _password(credentials: str) -> str:
         return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
     except ValueError:
         return ""
+
+
+def priority_of(config: Config, caller: Caller, headers: Fields) -> Priority:
+    """The place in the queue that a request asks for, and who says so: its header, where that counts, else its key.
+
+    `X-Priority` of whoever may not set it is passed over. Raises RouterError when it is no whole number in range.
+    """
+    said = value_of(headers, b"x-priority").strip()
+    allowed = config.priority_header
+    if said and (allowed is True or (allowed and caller.key in allowed)):
+        try:
+            priority: int = PRIORITY(int(said))
+        except ValueError:
+            message = f"X-Priority: {said[:40].decode('latin-1')!r} is not a whole number from -1000000 to 1000000"
+            raise errors.error("invalid_parameter", message, param="X-Priority") from None
+        return priority, "header"
+    return caller.priority, "key" if caller.priority else ""

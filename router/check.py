@@ -18,6 +18,7 @@ from eventlog.events import Gpu
 from router.config import Config, ConfigErrors, load
 from router.gpus import Gpus
 from router.models import ModelConfig
+from router.plan_table import plan_lines, planned, told
 
 NVML_TIMEOUT_S = 5.0
 
@@ -66,9 +67,12 @@ def check_command(args: argparse.Namespace) -> int:
             print(errors, file=sys.stderr)
         return 1
     if args.json:
-        _print_json({"ok": True, "problems": [], "warnings": list(config.warnings), **_described(config)})
+        plan = {"plan": planned(config.scheduler)} if args.plan else {}
+        _print_json({"ok": True, "problems": [], "warnings": list(config.warnings), **_described(config), **plan})
     else:
         print("\n".join(_summary(config, show_argv=args.show_argv)))
+        if args.plan:
+            print("\n".join(plan_lines(config.scheduler)))
     return 0
 
 
@@ -102,6 +106,8 @@ def _described(config: Config) -> dict[str, Any]:
         "gpu_count_from": config.gpu_count_from,
         "log_dir": str(config.log_dir),
         "run_dir": str(config.run_dir),
+        "engine": config.scheduler.engine,
+        "notes": list(config.notes),
         "models": models,
     }
 
@@ -116,12 +122,13 @@ COUNTED = {"config": "by NUM_GPUS", "nvml": "counted by NVML", "pins": "guessed 
 
 def _summary(config: Config, *, show_argv: bool) -> Iterable[str]:
     settings = config.scheduler
-    cap = settings.max_models_per_gpu
     yield f"config.json    {config.config_path}"
     yield f"presets.ini    {config.presets_path}"
     yield f"llama-server   {shlex.join(config.llama_server)} ({FROM[config.llama_server_from]})"
     yield f"listens on     {config.host}:{config.port}"
-    yield f"GPUs           {settings.gpus} ({COUNTED[config.gpu_count_from]}), {_count(cap, 'model')} each at most"
+    yield f"GPUs           {settings.gpus} ({COUNTED[config.gpu_count_from]}){_cap(config)}"
+    if settings.engine != "residency":
+        yield f"loaded by      {told(settings)}"
     yield f"queue          {settings.eviction}, grace {_seconds(settings.head_grace_us)}, {_force(config)}"
     yield f"event log      {config.log_dir}"
     yield f"run directory  {config.run_dir}"
@@ -135,6 +142,7 @@ def _summary(config: Config, *, show_argv: bool) -> Iterable[str]:
             if model.env:
                 yield f"  environment: {', '.join(sorted(model.env))}"
     yield ""
+    yield from config.notes
     for warning in config.warnings:
         yield f"warning: {warning}"
     said = f", {_count(len(config.warnings), 'warning')}" if config.warnings else ""
@@ -168,6 +176,11 @@ def _gpus(model: ModelConfig) -> str:
 
 def _numbers(gpus: Sequence[int]) -> str:
     return ",".join(map(str, gpus))
+
+
+def _cap(config: Config) -> str:
+    cap = config.scheduler.max_models_per_gpu
+    return f", {_count(cap, 'model')} each at most" if cap else ""
 
 
 def _force(config: Config) -> str:

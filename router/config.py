@@ -30,6 +30,7 @@ from router.models import Draft, ModelConfig, finish, read_drafts
 from router.places import find_places, place
 from router.presets import Section, canonical_name, read_ini
 from router.problems import ConfigErrors, Findings, Problem, nearest
+from router.routing import Routing, check_placement, read_routing
 from router.selection import Profile, Selector, check_together, read_profiles, read_selectors
 from router.settings import TOP_KEYS, BadValue, Values, complete, read_outside
 from router.strict_json import read_json
@@ -50,7 +51,7 @@ __all__ = [
     "load",
 ]
 
-TOP_OBJECTS = ("LLM", "ROUTER", "promptCache", "presetGlobals", "keys", "profiles", "selectors")
+TOP_OBJECTS = ("LLM", "ROUTER", "routing", "promptCache", "presetGlobals", "keys", "profiles", "selectors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,10 @@ class Config:
     """Every name of a model that a client may use, aliases included, to the model's real name."""
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     selectors: Mapping[str, Selector] = field(default_factory=dict)
+    priority_header: bool | tuple[str, ...] = False
+    """Whose `X-Priority` counts: nobody's, everybody's, or that of these keys."""
+    notes: tuple[str, ...] = ()
+    """For the log, at the start and at each reload."""
     warnings: tuple[str, ...] = ()
 
     def resolve(self, asked: str) -> ModelConfig | None:
@@ -258,12 +263,20 @@ def load(
         check_embedded(drafts, table, findings)
     pinned = [gpu for draft in drafts for gpu in draft.entry.pins.named]
     gpus, count_from = count_gpus(values["NUM_GPUS"], nvml_gpus or 0, pinned)
-    check_gpus(drafts, gpus, count_from, values, nvml_gpus, str(config_path), findings)
     selectors = read_selectors(top.get("selectors", {}), _names(drafts), str(config_path), findings)
     profiles = read_profiles(top.get("profiles", {}), _names(drafts), list(selectors), str(config_path), findings)
-    placed = {draft.name: draft.entry.pins.placed(gpus) for draft in drafts}
-    check_together(selectors, _names(drafts), placed, values["MAX_MODELS_PER_GPU"], str(config_path), findings)
     keys = _read_keys(top, values, drafts, str(config_path), environ, findings)
+    known = len(findings.problems)
+    routing = read_routing(top, drafts, list(keys), str(config_path), findings)
+    cap = values["MAX_MODELS_PER_GPU"] if routing.engine == "residency" or values.given("MAX_MODELS_PER_GPU") else 0
+    if len(findings.problems) > known:
+        cap = 0  # what may be loaded together is not known
+    check_gpus(drafts, gpus, count_from, values, nvml_gpus, cap, str(config_path), findings)
+    if cap:
+        placed = {draft.name: draft.entry.pins.placed(gpus) for draft in drafts}
+        check_together(selectors, _names(drafts), placed, cap, str(config_path), findings)
+    if len(findings.problems) == known:
+        check_placement(drafts, gpus, routing, cap, selectors, _names(drafts), str(config_path), findings)
     default_model = _default_model(values, drafts, findings)
     eviction = _eviction(values, findings)
     _warn_of_others(values, keys, findings)
@@ -284,7 +297,7 @@ def load(
         host=values["HOST"],
         port=values["PORT"],
         models=models,
-        scheduler=_scheduler(values, models, keys, gpus, eviction),
+        scheduler=_scheduler(values, models, keys, gpus, eviction, routing, cap),
         llama_server=server,
         llama_server_from=server_from,
         log_dir=places.log,
@@ -309,6 +322,8 @@ def load(
         names=_names(drafts),
         profiles=profiles,
         selectors=selectors,
+        priority_header=routing.priority_header,
+        notes=routing.notes,
         warnings=tuple(dict.fromkeys(findings.warnings)),
     )
     return config.with_fingerprints(fingerprint_key) if fingerprint_key else config
@@ -450,6 +465,8 @@ def _scheduler(
     keys: Mapping[str, KeyConfig],
     gpus: int,
     eviction: Literal["lru", "fifo", "worth"],
+    routing: Routing,
+    cap: int,
 ) -> SchedulerSettings:
     return SchedulerSettings(
         models={
@@ -458,14 +475,16 @@ def _scheduler(
                 replica_gpus=model.replica_gpus,
                 mask=() if model.mask == model.gpus else model.mask,
                 replicas=model.replicas,
-                priority=model.priority,
+                priority=routing.priorities.get(name, model.priority),
                 ttl_us=_us(model.ttl_s),
                 persistent=model.persistent,
+                capacities=dict(model.capacities),
+                evict_cost=model.evict_cost,
             )
             for name, model in models.items()
         },
         gpus=gpus,
-        max_models_per_gpu=values["MAX_MODELS_PER_GPU"],
+        max_models_per_gpu=cap,
         eviction=eviction,
         prefer_idle=values["EVICT_PREFER_IDLE"],
         head_grace_us=_us(values["QUEUE_HEAD_GRACE"]),
@@ -480,6 +499,12 @@ def _scheduler(
         cooldown_max_us=_us(values["COOLDOWN_MAX"]),
         crash_window_us=_us(values["CRASH_WINDOW"]),
         drain_us=_us(values["SHUTDOWN_TIMEOUT"]),
+        engine=routing.engine,
+        scope=routing.scope,
+        groups=dict(routing.groups),
+        matrix=routing.matrix,
+        matrix_evict_costs=dict(routing.matrix_evict_costs),
+        pools=dict(routing.pools),
         keys={name: KeySettings(max_parallel=key.max_parallel) for name, key in keys.items()},
     )
 

@@ -17,6 +17,7 @@ def check_gpus(
     count_from: Literal["config", "nvml", "pins"],
     values: Values,
     nvml_gpus: int | None,
+    cap: int,
     file: str,
     findings: Findings,
 ) -> None:
@@ -36,7 +37,8 @@ def check_gpus(
         findings.warn(Problem(message, file=file, section="ROUTER"))
     if nvml_gpus and values["NUM_GPUS"] and values["NUM_GPUS"] > nvml_gpus:
         findings.warn(values.problem("NUM_GPUS", f"NVML sees {nvml_gpus} only"))
-    _check_persistent(drafts, gpus, values["MAX_MODELS_PER_GPU"], file, findings)
+    if cap:
+        _check_persistent(drafts, gpus, cap, file, findings)
 
 
 def _check_persistent(drafts: Sequence[Draft], gpus: int, cap: int, file: str, findings: Findings) -> None:

@@ -27,6 +27,8 @@ ENTRY_KEYS = (
     "priority",
     "ttl",
     "persistent",
+    "capacities",
+    "evict_cost",
     "env",
     "filters",
     "name",
@@ -37,6 +39,8 @@ ENTRY_KEYS = (
 )
 
 FILTER_KEYS = ("stripParams", "setParams", "setParamsByID")
+PRIORITY = integer(-1_000_000, 1_000_000)
+"""Of a model, a key or a request; higher goes first."""
 
 KEY_KEYS = ("key", "admin", "models", "priority", "max_parallel", "rpm", "tpm", "expires")
 
@@ -99,6 +103,9 @@ class ModelEntry:
     priority: int = 0
     ttl_s: float | None = None
     persistent: bool = False
+    capacities: Mapping[str, int] = field(default_factory=dict)
+    """What one replica takes of each pool."""
+    evict_cost: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     filters: Filters = field(default_factory=Filters)
     title: str = ""
@@ -132,7 +139,9 @@ class ObjectReader:
         try:
             return check(self.value[key])
         except BadValue as error:
-            self.findings.add(self.problem(key, "not a value for this key", allowed=str(error)))
+            value = self.value[key]
+            near = nearest(value, str(error).split(", ")) if isinstance(value, str) else ""
+            self.findings.add(self.problem(key, "not a value for this key", allowed=str(error), nearest=near))
             return default
 
     def inner(self, key: str, keys: Sequence[str]) -> "ObjectReader | None":
@@ -180,9 +189,11 @@ def read_entry(value: Any, name: str, file: str, uuids: Sequence[str], findings:
         model=reader.take("model", some_text, ""),
         aliases=aliases,
         unlisted=reader.take("unlisted", flag, False),
-        priority=reader.take("priority", integer(-1_000_000, 1_000_000), 0),
+        priority=reader.take("priority", PRIORITY, 0),
         ttl_s=reader.take("ttl", _ttl, None),
         persistent=reader.take("persistent", flag, False),
+        capacities=_capacities(reader),
+        evict_cost=reader.take("evict_cost", integer(0, 2**63 - 1), None),
         env=_env(reader),
         filters=filters,
         title=reader.take("name", text, ""),
@@ -211,6 +222,16 @@ def _replicas(reader: ObjectReader, pins: Pins) -> int:
         reader.findings.add(reader.problem("num_instance", message, allowed=f"{len(pins.replicas)}, or nothing"))
         return len(pins.replicas)
     return replicas
+
+
+def _capacities(reader: ObjectReader) -> dict[str, int]:
+    value = reader.value.get("capacities", {})
+    if not isinstance(value, dict):
+        allowed = '{"ram": 10000, "gpu0": 6000}'
+        reader.findings.add(reader.problem("capacities", "this holds what it takes of each pool", allowed=allowed))
+        return {}
+    inner = ObjectReader(value, reader.file, f"{reader.path}.capacities", reader.findings)
+    return {pool: inner.take(pool, integer(0, 2**63 - 1), 0) for pool in value}
 
 
 def _env(reader: ObjectReader) -> dict[str, str]:
@@ -307,7 +328,7 @@ def read_keys(value: Any, file: str, environ: Mapping[str, str], findings: Findi
             sha256=digest,
             admin=reader.take("admin", flag, False),
             models=reader.take("models", names, ()),
-            priority=reader.take("priority", integer(-1_000_000, 1_000_000), 0),
+            priority=reader.take("priority", PRIORITY, 0),
             max_parallel=reader.take("max_parallel", integer(0), 0),
             rpm=reader.take("rpm", integer(0), 0),
             tpm=reader.take("tpm", integer(0), 0),

@@ -59,6 +59,9 @@ class ModelConfig:
     """Idle time after which the model is unloaded; 0 for never."""
     persistent: bool = False
     """Never evicted for another model."""
+    capacities: Mapping[str, int] = field(default_factory=dict)
+    """What one replica takes of each pool, for the engine `capacity`."""
+    evict_cost: int | None = None
     priority: int = 0
     unlisted: bool = False
     """Served by name, but not in /v1/models."""
@@ -329,6 +332,8 @@ def finish(draft: Draft, table: OptionTable, gpus: int, *, stop_timeout_s: float
         stop_timeout_s=float(stop_timeout) if stop_timeout else stop_timeout_s,
         ttl_s=ttl_s if entry.ttl_s is None else entry.ttl_s,
         persistent=entry.persistent,
+        capacities=entry.capacities,
+        evict_cost=entry.evict_cost,
         priority=entry.priority,
         unlisted=entry.unlisted,
         title=entry.title,

@@ -36,7 +36,7 @@ from eventlog.events import (
 from router import errors, peek, routes
 from router.answer import Answer
 from router.body import Body, BodyStore, Buffer, ClientGone, Receive
-from router.callers import Caller, caller_from
+from router.callers import Caller, Priority, caller_from, priority_of
 from router.client import Client, client_of
 from router.config import Config
 from router.conversations import Streams, Turns
@@ -222,6 +222,7 @@ class Relay:
         try:
             self._check_open()
             caller = caller_from(scope, self.config)
+            priority = priority_of(self.config, caller, headers)
             self._quotas.admit(caller)
             body = await self._read(headers, receive)
             peeked = await self._look(body, headers, route)
@@ -236,7 +237,9 @@ class Relay:
             await self._have(named.model.name, client, reply, stream=peeked.stream and route.streams)
             if client.gone:
                 raise ClientGone
-            flight = self._take_off(rid, arrived_us, route, reply, body, scope, named, peeked, caller, rewrote)
+            flight = self._take_off(
+                rid, arrived_us, route, reply, body, scope, named, peeked, caller, priority, rewrote
+            )
             client.on_gone(partial(self._gone, flight))
             await self._fly(flight)
         except ClientGone:
@@ -318,6 +321,7 @@ class Relay:
         named: Named,
         peeked: peek.Peeked,
         caller: Caller,
+        priority: Priority,
         rewrote: tuple[str, ...],
     ) -> Flight:
         model = named.model
@@ -358,7 +362,8 @@ class Relay:
                 work="metadata" if route.kind == "metadata" else "generation",
                 stream=flight.stream,
                 detached=flight.detached,
-                priority=caller.priority,
+                priority=priority[0],
+                priority_from=priority[1],
                 key=caller.key,
                 client=self._client_print(caller.key, address),
                 conversation=flight.conversation,

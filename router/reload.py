@@ -126,6 +126,8 @@ class Reloader:
         outcome = self._compared(config, by)
         for warning in config.warnings:
             log.warning("%s", warning)
+        for note in config.notes:
+            log.info("%s", note)
         for name in outcome.needs_restart:
             log.warning("a new %s takes effect when the router is started again", name)
         self._current = config

@@ -47,12 +47,14 @@ def add_check_command(verbs: Any) -> None:
         "check",
         help="find every mistake in the configuration",
         description="Read the configuration as `serve` would; say what it means, or everything that is wrong with it.",
-        epilog="examples:\n  llama-router check --show-argv\n  llama-router check --json | jq .problems\n\n"
+        epilog="examples:\n  llama-router check --show-argv\n  llama-router check --plan\n"
+        "  llama-router check --json | jq .problems\n\n"
         "exit codes: 0 it can be served, 1 it cannot, 2 the command line is wrong",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_config_arguments(parser)
     parser.add_argument("--show-argv", action="store_true", help="what each llama-server is started with")
+    parser.add_argument("--plan", action="store_true", help="who would leave for each model, from which states")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.set_defaults(run=check_command)
 
@@ -92,6 +94,8 @@ async def _run(chosen: dict[str, Any]) -> int:
         config = read_config()
         for warning in config.warnings:
             log.warning("%s", warning)
+        for note in config.notes:
+            log.info("%s", note)
         salt = salt_of(config.log_dir)
         sock = listen(config.host, config.port)
         router = Router(config.with_fingerprints(salt), gpus, salt, read_config)

@@ -267,7 +267,7 @@ def _request_arrived(state: State, event: e.RequestArrived) -> None:
             model=event.model,
             arrived_us=event.arrived_us,
             work=event.work,
-            priority=event.priority or settings.priority,
+            priority=event.priority if event.priority or event.priority_from else settings.priority,
             key=event.key,
             conversation=event.conversation,
             slots_wanted=event.slots_wanted,

@@ -21,6 +21,7 @@ def _check(*argv: str) -> int:
     parser = argparse.ArgumentParser()
     add_config_arguments(parser)
     parser.add_argument("--show-argv", action="store_true")
+    parser.add_argument("--plan", action="store_true")
     parser.add_argument("--json", action="store_true")
     return check_command(parser.parse_args(argv))
 

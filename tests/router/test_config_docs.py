@@ -1,5 +1,6 @@
 """docs/configuration.md and examples/ say what the code does, no more and no less."""
 
+import json
 import re
 from pathlib import Path
 
@@ -59,6 +60,30 @@ def test_keys_at_the_top_and_in_each_object_are_documented() -> None:
     assert set(_rows("### LLM")) - {"1", "[0, 2]"} >= set(ENTRY_KEYS)
     assert set(_rows("### promptCache and presetGlobals")) == set(PROMPT_CACHE_KEYS)
     assert set(_rows("### keys")) == set(KEY_KEYS)
+
+
+def test_the_keys_of_routing_are_documented() -> None:
+    """In the table, and each engine with an example in docs/routing.md that can be served."""
+    rows = set(_rows("### routing"))
+    assert {"router.use", "router.scope", "scheduler.use", "scheduler.settings.fifo"} <= rows
+    assert {f"router.settings.{name}" for name in ("groups", "matrix", "capacity")} <= rows
+    assert {"members", "swap", "exclusive", "persistent", "vars", "sets", "evict_costs", "pools"} <= QUOTED
+
+
+ROUTING = (ROOT / "docs" / "routing.md").read_text()
+EXAMPLES = re.findall(r"\n\n((?: {4}.*\n)+)", ROUTING)
+
+
+@pytest.mark.parametrize("example", [each for each in EXAMPLES if '"routing"' in each])
+def test_the_examples_of_routing_can_be_served(tmp_path: Path, example: str) -> None:
+    top = json.loads("{" + example + "}")
+    names = {"llama-70b", "qwen-32b", "embeddings", "reranker", "whisper", "gemma-4-26b", "qwen3-32b", "voxtral"}
+    names |= {"qwen3-4b", "batch-model", "left-over"}
+    desk = Desk(tmp_path)
+    models = {**{name: {} for name in sorted(names)}, **top.get("LLM", {})}
+    desk.models(**models).config({**top, "LLM": models, "keys": {"alice": "a secret"}})
+    config = desk.load()
+    assert config.scheduler.engine == top["routing"].get("router", {"use": "residency"})["use"]
 
 
 def test_keys_that_never_reach_llama_server_are_documented() -> None:
