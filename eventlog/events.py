@@ -111,6 +111,8 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_op: int = 1
     next_swap: int = 1
     next_spawn: int = 1
+    ops: list[int] = []
+    """Administrative calls and wishes that the earlier run left without an end."""
     clean: bool = True
     """Whether the earlier run ended by RouterStopped."""
 

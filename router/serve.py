@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
+from typing import Any
 
 import uvicorn
 
@@ -56,8 +57,10 @@ STARTED_S = 3.0
 """By then everything has been imported."""
 FLUSH_S = 30.0
 """After the last answer: how long a client may take to read it before its connection is cut."""
+READS_NOTHING_S = 5.0
+"""And how long without taking a byte."""
 STOP_LOOK_S = 0.1
-"""Between looks at what still runs, while a stop cannot be logged."""
+"""Between looks at what still runs, or is still read."""
 EXIT_UNLOGGED = 1
 EXIT_BROKEN = 70
 """A rule of the scheduler broke an invariant (sysexits: internal software error)."""
@@ -205,10 +208,24 @@ class Router:
         await asyncio.gather(*self._background, return_exceptions=True)
         relay.close()
         server.should_exit = True
-        await asyncio.wait([serving], timeout=FLUSH_S)
+        await self._flush(server, serving)
         await self._gpus.stop()
         self._say_goodbye()
         return self._exit_code
+
+    async def _flush(self, server: uvicorn.Server, serving: "asyncio.Task[None]") -> None:
+        """Until every client has read its answer, or does not read any more."""
+        now = self._asyncio.time
+        give_up_s, moved_s, left = now() + FLUSH_S, now(), -1
+        while not serving.done() and now() < give_up_s:
+            connections: Iterable[Any] = server.server_state.connections
+            before, left = left, sum(one.transport.get_write_buffer_size() for one in connections)
+            if left != before:
+                moved_s = now()
+            elif now() - moved_s >= (READS_NOTHING_S if self._stop_signals < 2 else STOP_LOOK_S):
+                log.warning("some clients do not read the end of their answers: their connections are cut")
+                return
+            await asyncio.wait([serving], timeout=STOP_LOOK_S)
 
     def _patience(self) -> ClientPatience:
         limits = self._config.limits

@@ -158,6 +158,8 @@ def _router_started(state: State, event: e.RouterStarted) -> None:
     for field in State.__struct_fields__:
         setattr(state, field, getattr(fresh, field))
     state.reloaded = False
+    for op in carried.ops:
+        state.answers[op] = Answer(outcome="cancelled", reason="the router was ended before this was done")
     _place_models(state)
     for cooldown in carried.cooldowns:
         model = state.models.get(cooldown.model)

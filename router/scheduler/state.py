@@ -421,5 +421,6 @@ def carried_from(state: State) -> Carried:
         next_op=state.last_op + 1,
         next_swap=state.last_swap + 1,
         next_spawn=state.last_spawn + 1,
+        ops=sorted({*state.wishes, *state.admin, *state.answers}),
         clean=state.stopped or not state.run,
     )

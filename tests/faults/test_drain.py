@@ -4,6 +4,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.faults.checks import routed
 from tests.standin.fixtures import Model, RouterProcess
 from tests.standin.ledger import polls
@@ -14,6 +16,7 @@ def until_not_ready(router: RouterProcess) -> None:
         call = router.call("GET", "/ready")
         if call.status == 503:
             assert call.json()["error"]["code"] == "shutting_down"
+            assert int(call.header("retry-after")) > 0
             return
     raise AssertionError("/ready stayed green")
 
@@ -37,6 +40,7 @@ def test_a_stop_lets_streams_end_and_serves_the_queue(tmp_path: Path) -> None:
         until_not_ready(router)
         late = router.chat("a")
         assert (late.status, late.json()["error"]["code"]) == (503, "shutting_down")
+        assert int(late.header("retry-after")) > 0
         for stream in streams:
             frames, complete = stream.frames_to_the_end()
             assert complete
@@ -68,3 +72,59 @@ def test_a_second_signal_waits_for_nobody(tmp_path: Path) -> None:
         assert router.process.wait(10) == 0
         assert time.monotonic() - begun < 8
         assert router.children() == []
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_client_that_never_reads_does_not_hold_up_the_end(tmp_path: Path, signals: int) -> None:
+    """Its megabytes wait in the router; whether it is told to stop once or twice, it does not wait for that client."""
+    flood = Model("a", tokens=1_000_000, gap_s=0.0, slots=2)
+    with routed(tmp_path, [flood], SHUTDOWN_TIMEOUT=1 if signals == 1 else 60) as router:
+        deaf = router.chat("a", stream=True)
+        assert deaf.status == 200
+        assert router.process
+        router.wait_event("FirstByte")
+        router.process.send_signal(signal.SIGTERM)
+        until_not_ready(router)
+        begun = time.monotonic()
+        if signals == 2:
+            router.process.send_signal(signal.SIGTERM)
+        assert router.process.wait(20) == 0
+        assert time.monotonic() - begun < (12 if signals == 1 else 6)
+        assert router.children() == []
+        deaf.close()
+
+
+def test_queued_requests_get_a_clear_error_when_time_is_up(tmp_path: Path) -> None:
+    """A stream outlasts the deadline, so what waits behind it cannot be served: both are told, and the log knows."""
+    with routed(tmp_path, [Model("a", tokens=10_000, gap_s=0.05)], SHUTDOWN_TIMEOUT=1) as router:
+        stream = router.chat("a", stream=True)
+        next(stream.chunks())
+        queued = [router.chat("a"), router.chat("a", stream=True)]
+        for _ in polls(5, every_s=0.02):
+            if len(router.status()["queue"]) == 2:
+                break
+        assert router.process
+        router.process.send_signal(signal.SIGTERM)
+        frames, complete = stream.frames_to_the_end()
+        assert not complete
+        assert "error" in frames[-1]
+        for call in queued:
+            assert (call.status, call.json()["error"]["code"]) == (503, "shutting_down")
+        assert router.process.wait(10) == 0
+        assert router.children() == []
+        assert router.events()[-1]["type"] == "RouterStopped"
+
+
+def test_administrative_calls_of_a_killed_router_have_their_end_too(tmp_path: Path) -> None:
+    """A load that a kill -9 has cut is said to be cancelled by the next run, once; nothing waits for it for ever."""
+    with routed(tmp_path, [Model("a", load_s=60)], SHUTDOWN_TIMEOUT=1) as router:
+        assert router.call("POST", "/models/load", {"model": "a"}).status == 200
+        wish = router.wait_event("LoadWished")
+        router.kill()
+        router.start()
+        done = router.wait_event("AdminDone", op=wish["op"])
+        assert (done["outcome"], done["run"]) == ("cancelled", 2)
+        router.kill()
+        router.start()
+        router.wait_event("RouterStarted", run=3)
+        assert len(router.events("AdminDone", op=wish["op"])) == 1
