@@ -58,6 +58,8 @@ class Fit:
     estimate: Estimate | None
     problem: str
     measured: Mapping[int, int]
+    """The most that one replica has held."""
+    last: Mapping[int, int]
     loads: int
     need: Need
     totals: Mapping[int, int]
@@ -86,8 +88,9 @@ def fit(
         model=model.name,
         estimate=guess,
         problem=problem,
-        measured=measured.most(model.name),
-        loads=len(measured.lives.get(model.name, [])),
+        measured=measured.most.get(model.name, {}),
+        last=measured.last.get(model.name, {}),
+        loads=measured.loads.get(model.name, 0),
         need=need,
         totals=totals,
         fits=_fits(need.gpus, totals) if need.by else None,
@@ -98,7 +101,7 @@ def fit(
 
 def need_of(model: ModelConfig, measured: Measured) -> Need:
     """Of all its replicas."""
-    most = measured.most(model.name)
+    most = measured.most.get(model.name)
     if most:
         groups = model.replica_gpus or (model.mask,) * model.replicas
         counts = {gpu: sum(gpu in group for group in groups) for gpu in most}
@@ -154,7 +157,9 @@ def as_json(found: Fit) -> dict[str, Any]:
             "window": guess.shape.window,
         },
         "problem": found.problem or None,
-        "measured": {"loads": found.loads, "gpus": _keyed(found.measured)} if found.loads else None,
+        "measured": {"loads": found.loads, "gpus": _keyed(found.measured), "last": _keyed(found.last)}
+        if found.measured
+        else None,
         "need": {"by": found.need.by or None, "gpus": _keyed(found.need.gpus)},
         "totals": _keyed(found.totals),
         "fits": found.fits,
@@ -206,8 +211,9 @@ def as_text(found: Fit) -> Iterable[str]:
             + (f", {shape.count('sliding')} keep {shape.window:,} tokens" if shape.count("sliding") else "")
             + (f", {shape.count('state')} keep one state" if shape.count("state") else "")
         )
-    if found.loads:
+    if found.measured:
         yield f"  measured   {_sizes(found.measured)} at most, of one replica in {_count(found.loads, 'load')}"
+        yield f"             {_sizes(found.last)} the last time"
     else:
         yield "  measured   never: it was not loaded yet, or NVML is not there"
     if found.need.by:

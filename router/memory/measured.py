@@ -19,61 +19,56 @@ TYPES = ("ReplicaSpawnOrdered", "ReplicaReady", "ReplicaStopped", "ReplicaCrashe
 
 
 @dataclass(slots=True)
-class Life:
-    """One replica: MiB per GPU when it was ready and when it ended; empty where nobody measured."""
-
-    replica: str
-    ready_at_us: int = 0
-    at_ready: dict[int, int] = field(default_factory=dict)
-    at_end: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def most(self) -> dict[int, int]:
-        """The larger of both, per GPU."""
-        gpus = sorted({*self.at_ready, *self.at_end})
-        return {gpu: max(self.at_ready.get(gpu, 0), self.at_end.get(gpu, 0)) for gpu in gpus}
-
-
-@dataclass(slots=True)
 class Measured:
-    """`lives` by model, oldest first, only those that were measured; `totals` is MiB per GPU as last seen."""
+    """Figures of single replicas, whatever their number. Models that were never measured are not in here."""
 
-    lives: dict[str, list[Life]] = field(default_factory=dict)
+    most: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Per model and GPU, the most MiB that one replica has held."""
+    last: dict[str, dict[int, int]] = field(default_factory=dict)
+    """The same of the last one that was measured."""
+    loads: dict[str, int] = field(default_factory=dict)
+    """Replicas that were measured."""
     totals: dict[int, int] = field(default_factory=dict)
+    """MiB of each GPU, as the router saw them at its last start."""
+    _models: dict[str, str] = field(default_factory=dict)
+    """Replica to model, while it lives."""
 
-    def most(self, model: str) -> dict[int, int]:
-        """Per GPU, the most that one replica of the model has held."""
-        most: dict[int, int] = {}
-        for life in self.lives.get(model, []):
-            for gpu, mib in life.most.items():
-                most[gpu] = max(most.get(gpu, 0), mib)
-        return dict(sorted(most.items()))
+    def take(self, event: Event) -> None:
+        """One event, in their order; those that say nothing about memory are passed over."""
+        match event:
+            case RouterStarted():
+                self.totals = {gpu.index: gpu.memory_mib for gpu in event.gpus if gpu.memory_mib}
+                self._models.clear()
+            case ReplicaSpawnOrdered():
+                self._models[event.replica] = event.model
+            case ReplicaReady() if event.vram:
+                model = self._models.get(event.replica, "")
+                self.loads[model] = self.loads.get(model, 0) + 1
+                self._note(model, event.vram)
+            case ReplicaStopped():
+                self._note(self._models.pop(event.replica, ""), event.freed)
+            case ReplicaCrashed():
+                self._note(self._models.pop(event.replica, ""), event.vram)
+
+    def _note(self, model: str, parts: Iterable[Memory]) -> None:
+        held = {part.gpu: part.mib for part in parts if part.mib > 0}
+        if not model or not held:
+            return
+        self.last[model] = held
+        most = self.most.setdefault(model, {})
+        for gpu, mib in held.items():
+            most[gpu] = max(mib, most.get(gpu, 0))
+        self.most[model] = dict(sorted(most.items()))
+
+
+def measure(events: Iterable[Event]) -> Measured:
+    """From events in their order."""
+    found = Measured()
+    for event in events:
+        found.take(event)
+    return found
 
 
 def read_measured(log_dir: Path) -> Measured:
     """From a log; empty where there is none. Raises LogError."""
     return measure(read(log_dir, types=TYPES)) if log_dir.is_dir() else Measured()
-
-
-def measure(events: Iterable[Event]) -> Measured:
-    found = Measured()
-    models: dict[str, str] = {}
-    for event in events:
-        match event:
-            case RouterStarted():
-                found.totals = {gpu.index: gpu.memory_mib for gpu in event.gpus if gpu.memory_mib}
-            case ReplicaSpawnOrdered():
-                models[event.replica] = event.model
-            case ReplicaReady() if event.vram:
-                life = Life(event.replica, event.at_us, _by_gpu(event.vram))
-                found.lives.setdefault(models.get(event.replica, ""), []).append(life)
-            case ReplicaStopped() | ReplicaCrashed():
-                vram = event.freed if isinstance(event, ReplicaStopped) else event.vram
-                for life in found.lives.get(models.pop(event.replica, ""), [])[-8:]:
-                    if life.replica == event.replica:
-                        life.at_end = _by_gpu(vram)
-    return found
-
-
-def _by_gpu(parts: Iterable[Memory]) -> dict[int, int]:
-    return {part.gpu: part.mib for part in parts if part.mib > 0}

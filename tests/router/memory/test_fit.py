@@ -34,9 +34,9 @@ def loads(model: str, *loads: tuple[Mapping[int, int], Mapping[int, int]]) -> li
 def test_the_most_that_was_seen_counts_at_ready_and_at_the_end() -> None:
     """A prompt makes a process grow: what it held when it ended can be more than when it was ready."""
     found = measure([*loads("a", ({0: 100, 1: 50}, {0: 140, 1: 50}), ({0: 120}, {})), *loads("b", ({}, {0: 9}))])
-    assert found.most("a") == {0: 140, 1: 50}
-    assert [life.most for life in found.lives["a"]] == [{0: 140, 1: 50}, {0: 120}]
-    assert found.most("b") == {}, "without NVML at its start nobody knows its pid's share"
+    assert found.most == {"a": {0: 140, 1: 50}, "b": {0: 9}}
+    assert found.last == {"a": {0: 120}, "b": {0: 9}}
+    assert found.loads == {"a": 2}
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_what_was_measured_counts_more_than_the_estimate(desk: Desk, capsys: pyt
     write_log(desk, *loads("a", ({0: 16_000}, {0: 16_000})), *loads("b", ({0: 8_576, 1: 100}, {})))
     found = json.loads(answer(capsys, "a", "--json"))
     assert found["need"] == {"by": "measured", "gpus": {"0": 16_000}}
-    assert found["measured"] == {"loads": 1, "gpus": {"0": 16_000}}
+    assert found["measured"] == {"loads": 1, "gpus": {"0": 16_000}, "last": {"0": 16_000}}
     assert found["fits"] is True
     [beside] = found["beside"]
     assert (beside["model"], beside["together"], beside["fits"]) == ("b", {"0": TOTAL_MIB}, True)
