@@ -42,6 +42,7 @@ from router.config import Config
 from router.dashboard import Dashboard
 from router.gpus import Gpus
 from router.loop import Loop
+from router.memory.measured import measure
 from router.orphans import end_orphans
 from router.places import directory_id
 from router.relay import Relay
@@ -101,6 +102,7 @@ class Router:
         before = self._last_state()
         self._view = View()
         self._view.remember(self._writer.recovered.events)
+        self._measured = measure(self._writer.recovered.events)
         self._writer.recovered.events.clear()  # tens of thousands, and nobody needs them any more
         carried = carried_from(before)
         for ended in end_orphans(carried.orphans, directory_id(config.log_dir)):
@@ -183,6 +185,7 @@ class Router:
             self._reloader,
             gate,
             self._view,
+            measured=self._measured,
             dashboard=self._dashboard.endpoint if self._dashboard is not None else None,
         )
         self._loop.subscribe(self._watch)

@@ -21,7 +21,19 @@ def render_status(status: dict[str, Any]) -> str:
         parts.append(_running(status["in_flight"]))
     if status["queue"]:
         parts.append(_queue(status["queue"], status["queued"]))
+    if words := _words(status):
+        parts.append("\n".join(words))
     return "\n\n".join(parts)
+
+
+def _words(status: dict[str, Any]) -> list[str]:
+    """What the owner should know, and the profile in force."""
+    words = [f"profile: {status['profile']}"] if status.get("profile") else []
+    words += [f"warning: {text}" for text in status.get("warnings") or ()]
+    if (status.get("config") or {}).get("problems"):
+        problems = "\n".join(status["config"]["problems"]).replace("\n", "\n  ")
+        words.append(f"the last reload was refused, the configuration before it is in force:\n  {problems}")
+    return words
 
 
 def render_models(listing: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from router.api.counters import Counters
 from router.api.view import View
 from router.config import Config
 from router.gpus import Sample
+from router.memory.measured import Measured
 from router.reload import Outcome
 from router.scheduler.state import State
 from router.upstream import Endpoint
@@ -106,6 +107,7 @@ class Services:
     gate: Gate = field(default_factory=Gate)
     view: View = field(default_factory=View)
     counters: Counters = field(default_factory=Counters)
+    measured: Measured = field(default_factory=Measured)
     dashboard: Endpoint | None = None
     """Where the dashboard's process listens, if there is one."""
     _ops: "dict[int, asyncio.Future[AdminDone]]" = field(default_factory=dict)
@@ -115,6 +117,7 @@ class Services:
         self.view.names = self.counters.names = frozenset(self.config.models)
         self.loop.subscribe(self.view.take)
         self.loop.subscribe(self.counters.take)
+        self.loop.subscribe(self.measured.take)
         self.loop.subscribe(self._settle)
 
     def ask(self, op: int, *facts: Fact) -> "asyncio.Future[AdminDone]":

@@ -11,6 +11,7 @@ from router.api.reply import Json
 from router.api.services import Services
 from router.api.view import Open
 from router.api.waiting import Wait, queue_of, waits
+from router.memory import declared
 from router.reload import Outcome
 from router.scheduler.state import Request, Swap, gpus_of
 
@@ -36,6 +37,7 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
                 "config": config_row(services.reloader.last) if services.reloader.last is not None else None,
                 "gpus": gpu_rows(services, lifecycle.status),
                 "models": [_model_row(services, name) for name in services.config.models],
+                "warnings": list(memory_warnings(services).values()),
                 "swaps": [_swap_row(swap, now_us) for swap in state.swaps.values()],
                 "queued": len(queue),
                 "queue": [_wait_row(services, wait, now_us) for wait in queue[:limit]],
@@ -64,6 +66,12 @@ def config_row(outcome: Outcome) -> dict[str, Any]:
         "changed": list(outcome.changed),
         "needs_restart": list(outcome.needs_restart),
     }
+
+
+def memory_warnings(services: Services) -> dict[str, str]:
+    """Models that take more of a GPU than they declare."""
+    totals = {gpu.index: gpu.memory_mib for gpu in services.gpus.topology}
+    return declared.warnings(services.config, services.measured, totals)
 
 
 def gpu_rows(services: Services, status: str) -> list[dict[str, Any]]:
@@ -127,6 +135,7 @@ def _model_row(services: Services, name: str) -> dict[str, Any]:
         "in_flight": live.in_flight if live is not None else 0,
         "queued": lane.length if lane is not None else 0,
         "idle_us": _idle_us(services, name),
+        "measured_mib": {str(gpu): mib for gpu, mib in services.measured.most.get(name, {}).items()} or None,
         "progress": status.get("progress"),
         "failure": status.get("failure"),
         "cooling_down": status.get("cooling_down"),

@@ -129,6 +129,8 @@ def test_a_reload_with_a_mistake_is_refused_with_the_reason_everywhere(
         assert "MAX_MODELS_PER_GPU" in error["message"]
         assert main(["reload", "--url", router.base_url]) == 1
         assert "a whole number from 1" in capsys.readouterr().err
+        assert main(["status", "--url", router.base_url]) == 0
+        assert "the last reload was refused" in capsys.readouterr().out
         told = router.status()["config"]
         assert "MAX_MODELS_PER_GPU" in told["problems"][0]
         line = router.wait_event("LogLine", lambda event: "mistakes" in event["text"])

@@ -55,9 +55,19 @@ def until_seen(router: RouterProcess, pid: int) -> None:
 def test_the_next_load_waits_until_the_memory_of_the_last_one_is_back(
     tmp_path: Path, library: Path, card: Card
 ) -> None:
-    """A's process is gone and the driver still counts its memory: B is not started before it does no more."""
-    with routed(tmp_path, library, [Model("A"), Model("B")], UNLOAD_POLL_TIMEOUT=30) as router:
+    """A's process is gone and the driver still counts its memory: B is not started before it does no more.
+
+    What A held is measured on the way, and it is more than A declares.
+    """
+    router = routed(
+        tmp_path, library, [Model("A", entry={"capacities": {"gpu0": 5000}}), Model("B")], UNLOAD_POLL_TIMEOUT=30
+    )
+    capacity = {"pools": {"gpu0": TOTAL_MIB}}
+    router.settings["MAX_MODELS_PER_GPU"] = 1
+    router.top["routing"] = {"router": {"use": "capacity", "settings": {"capacity": capacity}}}
+    with router:
         assert router.chat("A").status == 200
+        assert router.status()["warnings"] == []
         pid = router.events("ReplicaSpawned")[0]["pid"]
         card.holds(pid, 6000)
         until_seen(router, pid)
@@ -67,6 +77,9 @@ def test_the_next_load_waits_until_the_memory_of_the_last_one_is_back(
         assert len(router.events("ReplicaSpawned")) == 1
         card.is_free_of(pid)
         assert waiting.status == 200
+        status = router.status()
+        assert status["warnings"] == ["A takes more than it declares: 6,000 MiB on GPU 0 (gpu0 5,000)"]
+        assert [row["measured_mib"] for row in status["models"]] == [{"0": 6000}, None]
         [settled] = router.events("GpuMemorySettled")
         assert settled["gpus"] == [0]
         assert router.events("ReplicaSpawned")[1]["seq"] > settled["seq"]
