@@ -7,7 +7,7 @@ An AssertionError from here names what is broken; it is a bug in the rules or in
 from eventlog import events as e
 from router.scheduler import engines
 from router.scheduler.cache_state import Caches
-from router.scheduler.state import Model, State, gpus_of, is_restless, lane_key
+from router.scheduler.state import Model, State, gpus_of, is_restless, lane_key, next_unforced
 
 
 def check(state: State) -> None:
@@ -182,8 +182,11 @@ def _check_queue(state: State) -> None:
     assert found == len(queued), f"{len(queued)} are queued, {found} stand in lanes"
     if state.settings.force_load_us:
         unforced = sorted((request.arrived_us, request.rid) for request in queued.values() if not request.forced)
-        assert state.unforced[:1] == unforced[:1], f"{state.unforced[:1]} is not who is forced next: {unforced[:1]}"
-        assert set(unforced) <= set(state.unforced), "somebody will never be forced"
+        first = next_unforced(state)
+        assert first == (unforced[0] if unforced else None), f"{first} is not who is forced next: {unforced[:1]}"
+        listed = state.unforced[state.unforced_from :]
+        assert set(unforced) <= set(listed), "somebody will never be forced"
+        assert listed == sorted(listed), "those to be forced are out of order"
     assert {name for name, model in state.models.items() if is_restless(model)} == set(state.restless)
     assert {name for name, model in state.models.items() if model.cooldown_until_us} == set(state.cooling)
     assert {name for name, model in state.models.items() if len(model.gpus) > 1} == set(state.wide)

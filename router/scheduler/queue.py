@@ -1,12 +1,14 @@
-"""The queue as indexes: a lane per model, in it sorted lists; and a heap of who is forced next.
+"""The queue as indexes: a lane per model, in it sorted lists; and one of who is forced next.
 
 Only `fold.py` calls this. Every operation costs a bisection and a move of pointers, whatever the queue's length.
 """
 
 from bisect import bisect_left, insort
-from heapq import heappop, heappush
 
-from router.scheduler.state import EVERYWHERE, Lane, Rank, Request, State, lane_key, touch
+from router.scheduler.state import EVERYWHERE, Lane, Rank, Request, State, lane_key, next_unforced, touch
+
+SKIPPED_MAX = 512
+"""Entries kept before the first: cutting them off moves the rest."""
 
 
 def enter(state: State, request: Request) -> None:
@@ -26,7 +28,7 @@ def enter(state: State, request: Request) -> None:
     if ranks[0] == request.rank:
         touch(state, state.models[request.model])
     if not request.forced and state.settings.force_load_us:
-        heappush(state.unforced, (request.arrived_us, request.rid))
+        _expect_to_force(state, (request.arrived_us, request.rid))
 
 
 def leave(state: State, request: Request) -> None:
@@ -45,24 +47,40 @@ def leave(state: State, request: Request) -> None:
         del lane.by_key[key]
         if not lane.by_key:
             del state.lanes[request.model]
-    if state.unforced and state.unforced[0][1] == request.rid:
-        _next_unforced(state, leaving=request.rid)
+    first = next_unforced(state)
+    if first is not None and first[1] == request.rid:
+        _skip_who_left(state, leaving=request.rid)
 
 
-def _next_unforced(state: State, leaving: int) -> None:
-    """The first of `unforced` always waits; whoever leaves from behind it stays there until it is first."""
-    while state.unforced:
-        rid = state.unforced[0][1]
+def _expect_to_force(state: State, entry: tuple[int, int]) -> None:
+    """Arrivals come in order, near enough."""
+    unforced = state.unforced
+    if unforced and entry < unforced[-1]:
+        insort(unforced, entry, lo=state.unforced_from)
+    else:
+        unforced.append(entry)
+
+
+def _skip_who_left(state: State, leaving: int) -> None:
+    """The first who is yet to be forced always waits; whoever leaves from behind it stays there until it is first."""
+    unforced, at = state.unforced, state.unforced_from
+    while at < len(unforced):
+        rid = unforced[at][1]
         request = None if rid == leaving else state.requests.get(rid)
         if request is not None and not request.replica and not request.forced:
-            return
-        heappop(state.unforced)
+            break
+        at += 1
+    if at > SKIPPED_MAX or at == len(unforced):
+        del unforced[:at]
+        at = 0
+    state.unforced_from = at
 
 
 def rebuild(state: State) -> None:
     """Other keys have limits now, or forcing begins. The one operation that costs something for each that waits."""
     state.lanes = {}
     state.unforced = []
+    state.unforced_from = 0
     for request in state.requests.values():
         if not request.replica:
             enter(state, request)
@@ -73,8 +91,8 @@ def promote_overdue(state: State) -> None:
     if not state.settings.force_load_us:
         return
     limit_us = state.now_us - state.settings.force_load_us
-    while state.unforced and state.unforced[0][0] <= limit_us:
-        request = state.requests[state.unforced[0][1]]
+    while (first := next_unforced(state)) is not None and first[0] <= limit_us:
+        request = state.requests[first[1]]
         leave(state, request)
         request.forced = True
         enter(state, request)

@@ -23,6 +23,7 @@ from router.scheduler.state import (
     is_closing,
     is_cooling,
     is_late,
+    next_unforced,
     wanted_by,
 )
 from router.scheduler.worth import adds_up_waits, released_us
@@ -422,9 +423,10 @@ def cancel_stale_timers(state: State) -> e.Decision | None:
 
 def arm_the_force_timer(state: State) -> e.Decision | None:
     """One timer for the request that will be forced first; it is set again when it fires."""
-    if not state.unforced or not state.settings.force_load_us:
+    first = next_unforced(state)
+    if first is None or not state.settings.force_load_us:
         return None
-    due_us = state.unforced[0][0] + state.settings.force_load_us
+    due_us = first[0] + state.settings.force_load_us
     if 0 < state.timers.get("force:queue", 0) <= due_us:
         return None
     return e.TimerSet(kind="force", key="queue", due_us=due_us)

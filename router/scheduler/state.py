@@ -231,7 +231,9 @@ class State(msgspec.Struct, kw_only=True):
     lanes: dict[str, Lane] = {}
     """Only models with somebody waiting."""
     unforced: list[tuple[int, int]] = []
-    """(arrived_us, rid) of all that wait and are not yet forced, as a heap. The first waits; some behind it left."""
+    """(arrived_us, rid), ascending, of all that wait and are not yet forced, and of some that have left meanwhile."""
+    unforced_from: int = 0
+    """Where its first who waits stands."""
     running: dict[str, int] = {}
     """API key to requests in flight."""
     models: dict[str, Model] = {}
@@ -332,6 +334,11 @@ def lane_key(state: State, key: str) -> str:
     return key if limits is not None and limits.max_parallel else ""
 
 
+def next_unforced(state: State) -> tuple[int, int] | None:
+    """(arrived_us, rid) of who is forced next."""
+    return state.unforced[state.unforced_from] if state.unforced else None
+
+
 def first_of(lane: Lane) -> Rank:
     """The first of a lane, whatever its key."""
     return min([ranks[0] for ranks in lane.by_key.values()])
@@ -386,7 +393,16 @@ def settled(state: State) -> State:
     whose order decides nothing.
     """
     return msgspec.structs.replace(
-        state, touched=0, unforced=[], restless={}, cooling={}, stalled={}, ttls={}, wide={}, reloaded=False
+        state,
+        touched=0,
+        unforced=[],
+        unforced_from=0,
+        restless={},
+        cooling={},
+        stalled={},
+        ttls={},
+        wide={},
+        reloaded=False,
     )
 
 

@@ -38,7 +38,7 @@ def disorder_a_lane(state: State) -> None:
 
 
 def forget_to_force(state: State) -> None:
-    state.unforced.pop()
+    state.unforced.clear()
 
 
 def move_metadata_away(state: State) -> None:
@@ -58,7 +58,7 @@ BROKEN: dict[str, Callable[[State], object]] = {
     "not alone": lambda state: setattr(state.replicas["A#0.3"], "alone", 4711),
     "is miscounted": miscount_a_lane,
     "is out of order": disorder_a_lane,
-    "state.unforced": forget_to_force,
+    "who is forced next": forget_to_force,
     "state.running": lambda state: state.running.clear(),
     "state.refused": lambda state: state.refused.update({1: Refusal(model="A", status=404, code="x")}),
     "state.lost": lambda state: state.lost.update({1: Lost(replica="A#0.3", begun=False)}),
