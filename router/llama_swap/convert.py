@@ -5,7 +5,7 @@ Everything that changes what a user sees is carried over or noted, with what to 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from router.llama_options import OptionTable
 from router.llama_swap.command import Command, NotLlamaServer, read_command
 from router.llama_swap.document import Document
 from router.model_entry import MASKS
-from router.presets import canonical_name
+from router.scheduler.matrix_language import Either, ExpressionError, Leaf, Node, Reference, Together, parse
 
 MASK_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
@@ -364,23 +364,62 @@ def _groups(groups: Any, entries: Mapping[str, Any], result: Conversion) -> dict
 
 
 def _matrix(matrix: Any, result: Conversion) -> dict[str, Any]:
-    """Sets that name a model which is left out go; so do its variable and its cost."""
+    """Without the models that are left out: a set allows any part of itself, so the rest of it still holds."""
     kept = {key: dict(matrix.get(key) or {}) for key in ("vars", "evict_costs", "sets")}
-    gone = {canonical_name(name) for name in result.left_out}
-    gone |= {var for var, name in kept["vars"].items() if canonical_name(str(name)) in gone}
+    gone = set(result.left_out)
+    gone |= {var for var, name in kept["vars"].items() if str(name) in gone}
     kept["vars"] = {var: name for var, name in kept["vars"].items() if var not in gone}
     kept["evict_costs"] = {name: cost for name, cost in kept["evict_costs"].items() if name not in gone}
-    while broken := [name for name, expression in kept["sets"].items() if _mentions(str(expression), gone)]:
-        for name in broken:
-            del kept["sets"][name]
-            gone.add(f"+{name}")
-            message = "the set was left out: it names a model that is not there any more"
-            result.lost(f"matrix.sets.{name}", message, "write it again without that model")
+    sets = {str(name): str(expression) for name, expression in kept["sets"].items()}
+    emptied: set[str] = set()
+    while True:
+        rest = {name: _without(expression, gone, emptied) for name, expression in sets.items()}
+        if {name for name, expression in rest.items() if not expression} == emptied:
+            break
+        emptied = {name for name, expression in rest.items() if not expression}
+    for name, expression in sets.items():
+        where = f"matrix.sets.{name}"
+        if not rest[name]:
+            result.lost(where, "the set was left out: none of its models is there any more")
+        elif rest[name] != expression:
+            result.changed(where, f"models that are left out are not in it any more: {rest[name]}")
+    kept["sets"] = {name: expression for name, expression in rest.items() if expression}
     return {key: value for key, value in kept.items() if value}
 
 
-def _mentions(expression: str, names: set[str]) -> bool:
-    return any(word in names for word in re.split(r"[\s()&|]+", expression))
+def _without(expression: str, gone: Collection[str], emptied: Collection[str]) -> str:
+    """What is left of an expression; itself where nothing goes or it cannot be read, empty where nothing is left."""
+    try:
+        tree = parse(expression)
+    except ExpressionError:
+        return expression
+    left = _pruned(tree, gone, emptied)
+    return expression if left == tree else _written(left) if left is not None else ""
+
+
+def _pruned(node: Node, gone: Collection[str], emptied: Collection[str]) -> Node | None:
+    match node:
+        case Leaf():
+            return None if node.name in gone else node
+        case Reference():
+            return None if node.name in emptied else node
+        case Together() | Either():
+            parts = [left for part in node.parts if (left := _pruned(part, gone, emptied)) is not None]
+            return type(node)(tuple(parts)) if len(parts) > 1 else parts[0] if parts else None
+
+
+def _written(node: Node) -> str:
+    match node:
+        case Leaf():
+            return node.name
+        case Reference():
+            return f"+{node.name}"
+        case Together():
+            return " & ".join(
+                f"({_written(part)})" if isinstance(part, Either) else _written(part) for part in node.parts
+            )
+        case Either():
+            return " | ".join(map(_written, node.parts))
 
 
 def _selectors(top: Mapping[str, Any], entries: Mapping[str, dict[str, Any]], result: Conversion) -> dict[str, Any]:

@@ -229,22 +229,37 @@ def test_groups_come_along_without_members_that_are_left_out() -> None:
     assert "groups.h" in [where for where, _ in notes(result, "lost")]
 
 
-def test_a_matrix_comes_along_and_sets_with_a_missing_model_are_named() -> None:
+def test_a_matrix_comes_along_without_the_models_that_are_left_out() -> None:
+    """What is left of a set is still allowed; a set of which nothing is left goes, and with it what refers to it."""
     result = converted(
         TWO
         + """
 matrix:
   vars: {x: a, z: v}
   evict_costs: {x: 5, z: 50}
-  sets: {one: "x | b", two: "x & z", three: "+two | b"}
+  sets:
+    one: "x | b"
+    two: "(x | z) & b"
+    three: "z & (x | b)"
+    four: "z"
+    five: "+four | b"
+    six: "+four"
+    seven: "x | z & b | +one"
 """
     )
     assert result.config["routing"]["router"] == {
         "use": "matrix",
-        "settings": {"matrix": {"vars": {"x": "a"}, "evict_costs": {"x": 5}, "sets": {"one": "x | b"}}},
+        "settings": {
+            "matrix": {
+                "vars": {"x": "a"},
+                "evict_costs": {"x": 5},
+                "sets": {"one": "x | b", "two": "x & b", "three": "x | b", "five": "b", "seven": "x | b | +one"},
+            }
+        },
     }
-    lost = [where for where, _ in notes(result, "lost")]
-    assert lost[1:] == ["matrix.sets.two", "matrix.sets.three"]
+    assert [where for where, _ in notes(result, "lost")][1:] == ["matrix.sets.four", "matrix.sets.six"]
+    changed = [where for where, _ in notes(result, "changed")]
+    assert changed == [f"matrix.sets.{name}" for name in ("two", "three", "five", "seven")]
 
 
 def test_capacities_costs_and_priorities_come_along() -> None:
@@ -320,6 +335,45 @@ models:
     assert models["big/model"]["gpus"] == [0, 1]
     assert models["big/model"]["ttl_s"] == 300
     assert models["small"]["mask"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("routing", "shown"),
+    [
+        ("groups: {g: {swap: false, members: [a, b]}, h: {members: [c]}}", "group"),
+        ('matrix: {vars: {x: a}, sets: {s: "x & (b | c)"}, evict_costs: {x: 9}}', "matrix"),
+        (
+            "routing: {router: {use: capacity, settings: {capacity: {pools: {gpu0: 100}}}},"
+            " scheduler: {use: fifo, settings: {fifo: {priority: {a: 5}}}}}",
+            "capacity",
+        ),
+    ],
+)
+def test_each_engine_of_routing_passes_the_check(
+    desk: Desk, capsys: pytest.CaptureFixture[str], routing: str, shown: str
+) -> None:
+    """With names, profiles, selectors and filters beside it."""
+    yaml = desk.home / "config.yaml"
+    model = f"cmd: llama-server -m {desk.weights}, env: [CUDA_VISIBLE_DEVICES=0]"
+    yaml.write_text(
+        f"""
+models:
+  a: {{{model}, aliases: [first], capacities: {{{"gpu0: 60" if shown == "capacity" else ""}}}}}
+  b: {{{model}, filters: {{stripParams: "temperature", setParamsByID: {{"b:high": {{n: 1}}}}}}}}
+  c: {{{model}}}
+selectors: {{s: {{strategy: warm, targets: [first, b]}}}}
+profiles: {{p: {{pins: {{best: s, off: ~}}}}}}
+{routing}
+"""
+    )
+    out = desk.home / "out"
+    assert main(["import", "llama-swap", str(yaml), "--to", str(out), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["mistakes"], report["items"]) == ([], [])
+    config = desk.load({"CONFIG_PATH": str(out / "config.json"), "PRESETS_PATH": str(out / "presets.ini")})
+    assert config.scheduler.engine == shown
+    assert config.names["b:high"] == "b"
+    assert set(config.profiles) == {"p"}
 
 
 def test_files_that_are_there_are_only_written_over_when_asked(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
