@@ -259,3 +259,43 @@ def test_keys_are_asked_for_everywhere() -> None:
             assert "'m'" not in answer.json()["error"]["message"]
 
     run(story)
+
+
+def test_a_priority_in_a_header_counts_for_whom_it_may() -> None:
+    """Else it is passed over, and the priority of the key counts."""
+
+    async def story() -> None:
+        async with Rig() as rig:
+            keys = {name: KeyConfig(name, key_digest(name), priority=3) for name in ("may", "may_not")}
+            object.__setattr__(rig.config, "keys", keys)
+            object.__setattr__(rig.config, "priority_header", ("may",))
+
+            async def asked(key: str, **headers: str) -> tuple[int, str]:
+                said = {"Authorization": f"Bearer {key}", **{name.replace("_", "-"): v for name, v in headers.items()}}
+                answer = await rig.ask(CHAT, headers=said)
+                assert answer.status == 200
+                arrived = rig.events(RequestArrived)[-1]
+                return arrived.priority, arrived.priority_from
+
+            assert await asked("may", X_Priority="-7") == (-7, "header")
+            assert await asked("may", X_Priority="0") == (0, "header")
+            assert await asked("may") == (3, "key")
+            assert await asked("may_not", X_Priority="9") == (3, "key")
+            for wrong in ("high", "1.5", "1000001"):
+                answer = await rig.ask(CHAT, headers={"Authorization": "Bearer may", "X-Priority": wrong})
+                assert (answer.status, answer.json()["error"]["code"]) == (400, "invalid_parameter")
+                assert wrong in answer.json()["error"]["message"]
+
+    run(story)
+
+
+def test_without_keys_a_priority_in_a_header_counts_only_if_it_does_for_everybody() -> None:
+    async def story() -> None:
+        async with Rig() as rig:
+            for everybody, expected in [(False, (0, "")), (True, (5, "header"))]:
+                object.__setattr__(rig.config, "priority_header", everybody)
+                assert (await rig.ask(CHAT, headers={"X-Priority": "5"})).status == 200
+                arrived = rig.events(RequestArrived)[-1]
+                assert (arrived.priority, arrived.priority_from) == expected
+
+    run(story)
