@@ -1,4 +1,5 @@
-"""Other settings for a run, by the names of config.json: `QUEUE_HEAD_GRACE=30`, `replicas.MODEL=2`.
+"""Other settings for a run, by the names of config.json: `QUEUE_HEAD_GRACE=30`, `replicas.MODEL=2`,
+`routing.router.use=capacity`. Rules of the engines are written as JSON.
 
 Only what the scheduler sees can be tried; how long the world takes is the world's own (`costs`).
 """
@@ -6,12 +7,13 @@ Only what the scheduler sees can be tried; how long the world takes is the world
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
-from eventlog.settings import ModelSettings, SchedulerSettings
+from eventlog.settings import Engine, GroupSettings, MatrixSet, ModelSettings, SchedulerSettings
 from replay.workload import WorkloadError
+from router.scheduler.matrix_language import expand
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,34 @@ def _gpus(text: str) -> tuple[int, ...]:
     return tuple(sorted({_count(0)(part) for part in text.split("+")}))
 
 
+def _json(kind: Any) -> Callable[[str], Any]:
+    return lambda text: msgspec.json.decode(text, type=kind, strict=True)
+
+
+def _shown_json(value: Any) -> str:
+    if isinstance(value, tuple):  # sets of a matrix
+        value = {each.name: each.combinations for each in value}
+    return msgspec.json.encode(value).decode()
+
+
+def _capacities(text: str) -> dict[str, int]:
+    pairs = [part.split(":") for part in text.split("+")] if text else []
+    return {pool: _count(0)(amount) for pool, amount in pairs}
+
+
+def _shown_capacities(value: dict[str, int]) -> str:
+    return "+".join(f"{pool}:{amount}" for pool, amount in value.items())
+
+
+def _cost(text: str) -> int | None:
+    return None if text == "none" else _count(0)(text)
+
+
+def _shown_cost(value: int | None) -> str:
+    return "none" if value is None else str(value)
+
+
+_SETS = "routing.router.settings.matrix.sets"
 _SECONDS = "seconds, 0 or more"
 _FLAG = "true or false"
 
@@ -72,8 +102,25 @@ SETTINGS: dict[str, _Named] = {
     "QUEUE_FORCE_LOAD_TIMEOUT": _Named("force_load_us", _us, _SECONDS, _shown_s),
     "DISPATCH_OVERCOMMIT": _Named("overcommit", _count(-1), "a whole number of -1 or more"),
     "CONVERSATION_AFFINITY": _Named("affinity", _flag, _FLAG, _shown_flag),
+    "routing.router.use": _Named("engine", _one_of(*get_args(Engine)), "residency, group, matrix or capacity"),
+    "routing.router.scope": _Named("scope", _one_of("gpu", "instance"), "gpu or instance"),
+    "routing.router.settings.groups": _Named(
+        "groups", _json(dict[str, GroupSettings]), 'groups by name, such as {"small": {"members": ["a"]}}', _shown_json
+    ),
+    _SETS: _Named(
+        "matrix",
+        _json(dict[str, str | list[list[str]]]),
+        'sets by name, such as {"one": "a & (b | c)"} or {"one": [["a", "b"], ["a", "c"]]}',
+        _shown_json,
+    ),
+    "routing.router.settings.matrix.evict_costs": _Named(
+        "matrix_evict_costs", _json(dict[str, int]), 'costs by model, such as {"a": 30}', _shown_json
+    ),
+    "routing.router.settings.capacity.pools": _Named(
+        "pools", _json(dict[str, int]), 'limits by pool, such as {"ram": 64000}', _shown_json
+    ),
 }
-"""Names of config.json's ROUTER, and the fields of the scheduler's settings."""
+"""Names of config.json, those of ROUTER without it, and the fields of the scheduler's settings."""
 
 MODEL_SETTINGS: dict[str, _Named] = {
     "replicas": _Named("replicas", _count(1), "a whole number of 1 or more"),
@@ -81,12 +128,17 @@ MODEL_SETTINGS: dict[str, _Named] = {
     "priority": _Named("priority", int, "a whole number"),
     "ttl": _Named("ttl_us", _us, _SECONDS, _shown_s),
     "persistent": _Named("persistent", _flag, _FLAG, _shown_flag),
+    "capacities": _Named(
+        "capacities", _capacities, "pools and amounts, such as ram:10000+gpu0:6000", _shown_capacities
+    ),
+    "evict_cost": _Named("evict_cost", _cost, "a whole number of 0 or more, or none", _shown_cost),
 }
 """As KEY.MODEL; `KEY.*` for every model."""
 
 
 def changed(settings: SchedulerSettings, sets: Sequence[str]) -> SchedulerSettings:
     """These settings with each `KEY=VALUE` applied, in order. Raises WorkloadError."""
+    engine = settings.engine
     for text in sets:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals:
@@ -96,16 +148,47 @@ def changed(settings: SchedulerSettings, sets: Sequence[str]) -> SchedulerSettin
             settings = _change_models(settings, model, MODEL_SETTINGS[kind], text, value)
         elif key in SETTINGS:
             named = SETTINGS[key]
-            settings = msgspec.structs.replace(settings, **{named.field: _read(named, text, value)})
+            read = _read(named, text, value)
+            if key == _SETS:
+                read = _sets(settings, text, read)
+            settings = msgspec.structs.replace(settings, **{named.field: read})
         else:
             known = [*SETTINGS, *(f"{name}.MODEL" for name in MODEL_SETTINGS)]
             near = get_close_matches(key, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
             raise WorkloadError(f"--set {text}: there is no setting {key} that a simulation knows; {hint}")
+    if settings.engine != engine and not any(text.startswith("MAX_MODELS_PER_GPU") for text in sets):
+        # As when config.json says nothing of the cap: it is the rule of one engine, and none of the others'.
+        settings = msgspec.structs.replace(settings, max_models_per_gpu=int(settings.engine == "residency"))
+    _check_rules(settings, sets)
     used = [gpu for model in settings.models.values() for gpu in model.gpus]
     if used and max(used) >= settings.gpus:
         settings = msgspec.structs.replace(settings, gpus=max(used) + 1)
     return settings
+
+
+def _sets(settings: SchedulerSettings, text: str, read: dict[str, str | list[list[str]]]) -> tuple[MatrixSet, ...]:
+    expressions = {name: each for name, each in read.items() if isinstance(each, str)}
+    expanded = expand(expressions, {}, list(settings.models))
+    for name, mistake in expanded.mistakes:
+        raise WorkloadError(f"--set {text}: set {name!r}: {mistake}")
+    combinations = {each.name: each.combinations for each in expanded.sets}
+    combinations |= {name: tuple(map(tuple, each)) for name, each in read.items() if not isinstance(each, str)}
+    return tuple(MatrixSet(name=name, combinations=combinations[name]) for name in read)
+
+
+def _check_rules(settings: SchedulerSettings, sets: Sequence[str]) -> None:
+    """Rules name models and pools that exist."""
+    said = f"--set {', '.join(sets)}"
+    named = [name for group in settings.groups.values() for name in group.members]
+    named += [name for each in settings.matrix for combination in each.combinations for name in combination]
+    for name in (*named, *settings.matrix_evict_costs):
+        if name not in settings.models:
+            raise WorkloadError(f"{said}: there is no model {name!r}; there are {', '.join(settings.models)}")
+    for name, model in settings.models.items() if settings.engine == "capacity" else ():
+        for pool in model.capacities:
+            if pool not in settings.pools:
+                raise WorkloadError(f"{said}: {name!r} takes of {pool!r}, which is no pool")
 
 
 def _change_models(settings: SchedulerSettings, model: str, named: _Named, text: str, value: str) -> SchedulerSettings:
@@ -127,7 +210,7 @@ def _changed_model(old: ModelSettings, fields: dict[str, Any]) -> ModelSettings:
 def _read(named: _Named, text: str, value: str) -> Any:
     try:
         return named.read(value)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, msgspec.DecodeError) as error:
         raise WorkloadError(f"--set {text}: {value!r} is not {named.right}") from error
 
 
@@ -136,7 +219,7 @@ def differences(before: SchedulerSettings, after: SchedulerSettings) -> list[str
     said = [
         f"{key}={named.shown(getattr(after, named.field))}"
         for key, named in SETTINGS.items()
-        if getattr(before, named.field) != getattr(after, named.field)
+        if getattr(before, named.field) != getattr(after, named.field) and (getattr(after, named.field) or key != _CAP)
     ]
     for name, model in after.models.items():
         old = before.models.get(name, ModelSettings())
@@ -152,6 +235,10 @@ def _shown_model(named: _Named, value: Any) -> str:
     return "+".join(map(str, value)) if named.field == "gpus" else named.shown(value)
 
 
+_CAP = "MAX_MODELS_PER_GPU"
+"""0 where another engine has taken its place, which is said by the engine."""
+
+
 def told(settings: SchedulerSettings) -> str:
     """The settings that matter most, in one line."""
     names = (
@@ -159,7 +246,7 @@ def told(settings: SchedulerSettings) -> str:
         "QUEUE_HEAD_GRACE_FROM",
         "QUEUE_FORCE_LOAD_TIMEOUT",
         "EVICTION_POLICY",
-        "MAX_MODELS_PER_GPU",
+        _CAP if settings.max_models_per_gpu else "routing.router.use",
     )
     return " ".join(f"{name}={SETTINGS[name].shown(getattr(settings, SETTINGS[name].field))}" for name in names)
 
@@ -167,6 +254,7 @@ def told(settings: SchedulerSettings) -> str:
 def config_lines(settings: SchedulerSettings, sets: Sequence[str]) -> str:
     """What to paste into config.json to have these settings."""
     router: dict[str, Any] = {}
+    routing: dict[str, Any] = {}
     models: dict[str, dict[str, Any]] = {}
     for text in sets:
         key, _, value = text.partition("=")
@@ -175,9 +263,17 @@ def config_lines(settings: SchedulerSettings, sets: Sequence[str]) -> str:
             names = list(settings.models) if model == "*" else [model]
             for name in names:
                 models.setdefault(name, {})[kind] = _as_json(kind, value)
+        elif key.startswith("routing."):
+            inner = routing
+            *path, last = key.removeprefix("routing.").split(".")
+            for part in path:
+                inner = inner.setdefault(part, {})
+            inner[last] = _as_json(key, value)
         else:
             router[key] = _as_json(key, value)
     parts: dict[str, Any] = {}
+    if routing:
+        parts["routing"] = routing
     if models:
         parts["LLM"] = models
     if router:
@@ -185,11 +281,32 @@ def config_lines(settings: SchedulerSettings, sets: Sequence[str]) -> str:
     return msgspec.json.format(msgspec.json.encode(parts), indent=2).decode()
 
 
+_WORDS = (
+    "EVICTION_POLICY",
+    "QUEUE_HEAD_GRACE_FROM",
+    "QUEUE_HEAD_RELEASE",
+    "routing.router.use",
+    "routing.router.scope",
+)
+
+
+def _expression(sets: str | list[list[str]]) -> str:
+    return sets if isinstance(sets, str) else " | ".join(" & ".join(combination) for combination in sets)
+
+
 def _as_json(key: str, value: str) -> Any:
     if key == "gpus":
         return list(_gpus(value))
-    if key in ("EVICTION_POLICY", "QUEUE_HEAD_GRACE_FROM", "QUEUE_HEAD_RELEASE"):
+    if key in _WORDS:
         return value
+    if key == "capacities":
+        return _capacities(value)
+    if key == "evict_cost":
+        return _cost(value)
+    if key == _SETS:
+        return {name: _expression(each) for name, each in msgspec.json.decode(value).items()}
+    if key.startswith("routing."):
+        return msgspec.json.decode(value)
     named = SETTINGS.get(key) or MODEL_SETTINGS[key]
     if named.shown is _shown_flag:
         return _flag(value)

@@ -344,6 +344,7 @@ class _Reader:
             work=arrival.work,
             slots_wanted=arrival.slots_wanted,
             priority=arrival.priority,
+            priority_from=arrival.priority_from,
             key=arrival.key,
             client=arrival.client,
             conversation=arrival.conversation,

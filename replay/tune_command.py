@@ -175,6 +175,8 @@ SHORT = {
     "QUEUE_FORCE_LOAD_TIMEOUT": "force",
     "EVICTION_POLICY": "eviction",
     "MAX_MODELS_PER_GPU": "per gpu",
+    "routing.router.use": "engine",
+    "routing.router.scope": "scope",
 }
 """Words for a table, where the names of settings are too long."""
 

@@ -43,6 +43,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     work: Literal["generation", "metadata"] = "generation"
     slots_wanted: int = 1
     priority: int = 0
+    priority_from: Literal["", "header", "key"] = ""
     key: str = ""
     client: str = ""
     conversation: str = ""

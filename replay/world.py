@@ -168,6 +168,7 @@ class World:
                 model=call.model,
                 work=call.work,
                 priority=call.priority,
+                priority_from=call.priority_from,
                 key=call.key,
                 conversation=call.conversation,
                 slots_wanted=call.slots_wanted,

@@ -12,14 +12,16 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from eventlog.codec import SCHEMA, rechain
+from eventlog.events import ConfigLoaded
 from eventlog.segments import segment_name
-from eventlog.settings import ModelSettings, SchedulerSettings
+from eventlog.settings import GroupSettings, MatrixSet, ModelSettings, SchedulerSettings
 from replay.verify import Verified, verify
-from tests.replay.recording import Line, Recording, busy_hour, lines_of
+from tests.replay.recording import Line, Recording, all_in_turn, busy_hour, lines_of
 from tests.scheduler.shell import SECOND
 from tests.scheduler.world import Manners
 from tests.standin.client import Call, CutShort
@@ -64,6 +66,43 @@ def world_unruly(folder: Path) -> None:
     for run in range(2):
         with Recording(folder, settings, segment_bytes=SMALL_SEGMENTS, seed=run, manners=manners) as world:
             busy_hour(world, 60, from_s=1000.0 * run)
+
+
+def world_of_groups(folder: Path) -> None:
+    """Two that take turns, and one beside them; then all three take turns after a reload."""
+    small = GroupSettings(members=("C",), swap=False, exclusive=False)
+    of_an_engine(
+        folder,
+        {"engine": "group", "groups": {"turns": GroupSettings(members=("A", "B")), "small": small}},
+        {"groups": {}},
+    )
+
+
+def world_of_a_matrix(folder: Path) -> None:
+    """A with B or with C; after a reload C is alone, and A is dear."""
+    of_an_engine(
+        folder,
+        {"engine": "matrix", "matrix": (MatrixSet(name="one", combinations=(("A", "B"), ("A", "C"))),)},
+        {"matrix": (MatrixSet(name="one", combinations=(("A", "B"),)),), "matrix_evict_costs": {"A": 5}},
+    )
+
+
+def world_of_capacities(folder: Path) -> None:
+    """B and C fit together, A with neither; after a reload the pool has room for A and one more."""
+    of_an_engine(folder, {"engine": "capacity", "pools": {"ram": 10}}, {"pools": {"ram": 12}})
+
+
+def of_an_engine(folder: Path, engine: dict[str, Any], reloaded: dict[str, Any]) -> None:
+    """Three models on three GPUs, some faults, and a reload in the middle."""
+    models = {
+        name: ModelSettings(gpus=(gpu,), capacities={"ram": ram}, evict_cost=cost)
+        for gpu, (name, ram, cost) in enumerate([("A", 7, 2), ("B", 5, 1), ("C", 4, 1)])
+    }
+    settings = SchedulerSettings(models=models, gpus=3, max_models_per_gpu=0, head_grace_us=2 * SECOND, **engine)
+    manners = Manners(service_s=(0.5, 3.0), stop_s=(0.1, 1.0), slots=(1, 2), crashes=0.04)
+    with Recording(folder, settings, segment_bytes=SMALL_SEGMENTS, manners=manners) as world:
+        world.fact_at(30.5, ConfigLoaded(config=msgspec.structs.replace(settings, **reloaded)))
+        all_in_turn(world, 60)
 
 
 def real(folder: Path) -> None:
@@ -112,6 +151,9 @@ def altered(folder: Path) -> None:
 RECORDED: dict[str, Callable[[Path], None]] = {
     "world-in-order": world_in_order,
     "world-unruly": world_unruly,
+    "world-of-groups": world_of_groups,
+    "world-of-a-matrix": world_of_a_matrix,
+    "world-of-capacities": world_of_capacities,
     "real": real,
     ALTERED: altered,
 }

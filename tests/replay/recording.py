@@ -93,6 +93,14 @@ def busy_hour(world: World, requests: int = 40, *, from_s: float = 0.0) -> None:
     world.run()
 
 
+def all_in_turn(world: World, requests: int) -> None:
+    """As `busy_hour`, with each of the three models as often as the others, a few in a row."""
+    for number in range(requests):
+        leaves_after_s = 2.5 if number % 9 == 8 else None
+        world.arrives(number, "ABC"[number // 2 % 3], leaves_after_s=leaves_after_s, conversation="c")
+    world.run()
+
+
 def lines_of(folder: Path) -> list[Line]:
     """Every line of facts and decisions, headers included, without its checksum."""
     data = b"".join(b"".join(read_blocks(segment.path)) for segment in list_segments(folder, "events"))
