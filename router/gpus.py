@@ -154,11 +154,14 @@ class Gpus:
         """Whether the memory of one of these GPUs is known."""
         return any(gpu in self.latest and self.latest[gpu].used_mib >= 0 for gpu in gpus)
 
-    async def memory_settled(self, gpus: Collection[int], timeout_s: float, *, gone: Collection[int] = ()) -> Settled:
+    async def memory_settled(
+        self, gpus: Collection[int], timeout_s: float, *, gone: Collection[int] = (), every_s: float = SETTLE_STEP_S
+    ) -> Settled:
         """Wait until the used memory of these GPUs falls no more and none of the pids in `gone` holds any.
 
         It is over at once when all that those held, by the last sample, is free. The driver gives memory back only some
         time after a process has ended. Where nothing can be measured the answer comes at once, with `settled` False.
+        It is looked often at first, then every `every_s`.
         """
         if not gpus:
             return Settled(True, 0)
@@ -166,6 +169,7 @@ class Gpus:
         wanted = self._used_without(gone)
         lowest: dict[int, int] = {}
         still = 0
+        pause_s = min(SETTLE_STEP_S, every_s)
 
         def waited_us() -> int:
             return int((time.monotonic() - begun) * 1e6)
@@ -190,7 +194,8 @@ class Gpus:
             still = 0 if fell or held else still + 1
             if still >= SETTLE_STEPS:
                 return Settled(True, waited_us())
-            await asyncio.sleep(SETTLE_STEP_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, every_s)
         return Settled(False, waited_us())
 
     def _used_without(self, pids: Collection[int]) -> dict[int, int]:

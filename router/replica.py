@@ -120,7 +120,7 @@ class Replica:
         self._forget()
         if self._process is not None:
             around = self._around
-            around.settling.ended(self._order.gpus, self._pids, around.timings.unload_poll_timeout_s)
+            around.settling.ended(self._order.gpus, self._pids, around.timings)
         self._around.loop.post(end)
 
     # --- the life ---

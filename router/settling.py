@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from eventlog.events import Fact, GpuMemorySettled
+from router.config import Timings
 
 
 class Shell(Protocol):
@@ -32,7 +33,7 @@ class GpuMemory(Protocol):
 
     def measures(self, gpus: Collection[int]) -> bool: ...
     async def memory_settled(
-        self, gpus: Collection[int], timeout_s: float, *, gone: Collection[int] = ()
+        self, gpus: Collection[int], timeout_s: float, *, gone: Collection[int] = (), every_s: float = ...
     ) -> Settled: ...
 
 
@@ -44,11 +45,12 @@ class Settling:
         self._memory = memory
         self._waits: dict[asyncio.Task[None], frozenset[int]] = {}
 
-    def ended(self, gpus: Sequence[int], pids: Collection[int], timeout_s: float) -> None:
+    def ended(self, gpus: Sequence[int], pids: Collection[int], timings: Timings) -> None:
         """The processes `pids` are gone, which were on these GPUs."""
-        if self._memory is None or not gpus or timeout_s <= 0 or not self._memory.measures(gpus):
+        memory = self._memory
+        if memory is None or not gpus or timings.unload_poll_timeout_s <= 0 or not memory.measures(gpus):
             return
-        task = asyncio.get_running_loop().create_task(self._wait(self._memory, gpus, pids, timeout_s))
+        task = asyncio.get_running_loop().create_task(self._wait(memory, gpus, pids, timings))
         self._waits[task] = frozenset(gpus)
         task.add_done_callback(self._waits.pop)
 
@@ -57,6 +59,7 @@ class Settling:
         while waits := [task for task, busy in self._waits.items() if busy & set(gpus)]:
             await asyncio.wait(waits)
 
-    async def _wait(self, memory: GpuMemory, gpus: Sequence[int], pids: Collection[int], timeout_s: float) -> None:
-        answer = await memory.memory_settled(gpus, timeout_s, gone=pids)
+    async def _wait(self, memory: GpuMemory, gpus: Sequence[int], pids: Collection[int], timings: Timings) -> None:
+        limit_s, every_s = timings.unload_poll_timeout_s, timings.unload_poll_interval_s
+        answer = await memory.memory_settled(gpus, limit_s, gone=pids, every_s=every_s)
         self._loop.post(GpuMemorySettled(gpus=sorted(gpus), waited_us=answer.waited_us, settled=answer.settled))

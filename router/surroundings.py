@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from eventlog.events import Fact, Memory, Observation
+from router import settling
 from router.child_log import ChildLogs
 from router.config import Timings
-from router.settling import Settled, Settling
+from router.settling import Settling
 
 
 class Shell(Protocol):
@@ -25,15 +26,11 @@ class Clock(Protocol):
     def now_us(self) -> int: ...
 
 
-class GpuMemory(Protocol):
+class GpuMemory(settling.GpuMemory, Protocol):
     """The part of `router.gpus.Gpus` that a life needs."""
 
     async def fresh(self) -> object: ...
     def memory_of(self, pids: Collection[int]) -> list[Memory]: ...
-    def measures(self, gpus: Collection[int]) -> bool: ...
-    async def memory_settled(
-        self, gpus: Collection[int], timeout_s: float, *, gone: Collection[int] = ()
-    ) -> Settled: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -376,7 +376,7 @@ def test_memory_that_is_all_back_has_settled_at_once(driver: Driver, monkeypatch
         await gpus.fresh()
         assert gpus.measures([0])
         assert not gpus.measures([5])
-        waiting = asyncio.create_task(gpus.memory_settled([0], 20, gone=[7]))
+        waiting = asyncio.create_task(gpus.memory_settled([0], 20, gone=[7], every_s=1))
         await asyncio.sleep(0)
         driver.says(g0_used=3010 * MIB, g0_compute_7=None)
         settled = await waiting

@@ -265,7 +265,7 @@ class Memories:
     def measures(self, gpus: Any) -> bool:
         return True
 
-    async def memory_settled(self, gpus: Any, timeout_s: float, *, gone: Any = ()) -> Settled:
+    async def memory_settled(self, gpus: Any, timeout_s: float, *, gone: Any = (), every_s: float = 0) -> Settled:
         self.asked.append((list(gpus), len(gone)))
         await self.back.wait()
         return Settled(settled=True, waited_us=1)

@@ -85,6 +85,25 @@ def test_the_next_load_waits_until_the_memory_of_the_last_one_is_back(
         assert router.events("ReplicaSpawned")[1]["seq"] > settled["seq"]
 
 
+def test_a_load_that_ran_out_of_memory_is_tried_again_when_it_is_really_back(
+    tmp_path: Path, library: Path, card: Card
+) -> None:
+    """The first attempt ends for want of memory, and the card goes on counting what it held: no second one before."""
+    models = [Model("A", load_s=1.0, fail="oom", faulty_loads=1)]
+    with routed(tmp_path, library, models, UNLOAD_POLL_TIMEOUT=30) as router:
+        waiting = router.chat("A")
+        pid = router.wait_event("ReplicaSpawned")["pid"]
+        card.holds(pid, 20_000)
+        ordered = router.wait_event("ReplicaSpawnOrdered", attempt=2)
+        assert ordered["after"] == "gpu_oom"
+        until_seen(router, pid)
+        assert len(router.events("ReplicaSpawned")) == 1
+        card.is_free_of(pid)
+        assert waiting.status == 200
+        assert [event["kind"] for event in router.events("ReplicaLoadFailed")] == ["gpu_oom"]
+        assert len(router.events("GpuMemorySettled")) == 1
+
+
 def test_memory_that_does_not_come_back_is_waited_for_no_longer_than_the_limit(
     tmp_path: Path, library: Path, card: Card
 ) -> None:
