@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from dashboard.assets import PLOTLY
+from dashboard.assets import PLOTLY, assets
 from dashboard.history import History
 from dashboard.pages import page
 
@@ -30,6 +30,11 @@ OUTCOMES = (
     ("open", "Not ended"),
 )
 
+SCRIPTS = tuple(
+    path for path in assets().files if path.endswith(".js") and path.startswith(("dash", "lib/")) and path != "dash.js"
+)
+"""Asked for at once, and not one after the other as they import each other."""
+
 
 def routes(history: History) -> APIRouter:
     router = APIRouter()
@@ -37,6 +42,14 @@ def routes(history: History) -> APIRouter:
     @router.get("/dash")
     @router.get("/dash/", include_in_schema=False)
     async def show(request: Request) -> HTMLResponse:
-        return page(request, "dash.html", plotly=PLOTLY, ranges=RANGES, tiles=TILES, outcomes=OUTCOMES)
+        return page(
+            request,
+            "dash.html",
+            plotly=PLOTLY,
+            scripts=SCRIPTS,
+            ranges=RANGES,
+            tiles=TILES,
+            outcomes=OUTCOMES,
+        )
 
     return router

@@ -110,7 +110,7 @@ window.addEventListener("popstate", () => {
 let hues = {};
 const now = new Now({ hueOf: (model) => hues[model], changed: () => refreshNow({ now: true }) });
 const past = new Past({
-  plotly: $("plotly").href,
+  plotly: new URL($("past").dataset.plotly, location).href,
   hueOf: (model) => hues[model],
   onRange: (sinceMs, untilMs) => untilMs - sinceMs >= 2000 && custom(sinceMs, untilMs),
 });
@@ -161,10 +161,11 @@ const LIVE = { live: ["ok", "Live"], lost: ["bad", "Connection lost"], paused: [
 
 readAddress();
 showAsked();
-refreshModels().then(() => {
-  refreshNow({ now: true });
-  refreshPast({ now: true });
-});
+refreshNow({ now: true });
+// Words before figures: what draws them is large.
+await refreshModels();
+await refreshLists({ now: true });
+refreshFigures({ now: true });
 listen({
   changed: () => {
     refreshNow();

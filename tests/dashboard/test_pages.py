@@ -28,7 +28,7 @@ def test_links_lead_from_any_depth_to_the_root_by_a_relative_way(app: FastAPI) -
 
     @extra.get("/dash/things/{thing:path}/parts")
     async def show(request: Request, thing: str) -> HTMLResponse:
-        return page(request, "dash.html", plotly=PLOTLY, ranges=(), tiles=(), outcomes=())
+        return page(request, "dash.html", plotly=PLOTLY, scripts=(), ranges=(), tiles=(), outcomes=())
 
     for served, path, root in (
         (app, "/dash", "./"),
@@ -58,7 +58,9 @@ def test_html_in_data_is_shown_and_not_run() -> None:
 
     @extra.get("/dash")
     async def show(request: Request) -> HTMLResponse:
-        return page(request, "dash.html", plotly='"><script>alert(1)</script>', ranges=(), tiles=(), outcomes=())
+        return page(
+            request, "dash.html", plotly='"><script>alert(1)</script>', scripts=(), ranges=(), tiles=(), outcomes=()
+        )
 
     html = fetch(extra, "/dash").text
     assert "<script>alert" not in html

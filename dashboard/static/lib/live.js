@@ -49,8 +49,8 @@ export function listen({ changed, state }) {
 
 /**
  * Returns a function that wants `run`, which then happens at most once in `gapMs()`, more rarely if it takes long, and
- * once more if it was wanted meanwhile. With `{ now: true }` it happens at once, beside one that is still going on: a new question does not wait
- * for the answer to an old one.
+ * once more if it was wanted meanwhile. With `{ now: true }` it happens at once, and can be awaited, beside one that is
+ * still going on: a new question does not wait for the answer to an old one.
  */
 export function calm(run, gapMs) {
   let running = 0;
@@ -75,13 +75,11 @@ export function calm(run, gapMs) {
   }
 
   function want({ now = false } = {}) {
-    if (now) {
-      go();
-      return;
-    }
+    if (now) return go();
     wanted = true;
-    if (running || timer) return;
+    if (running || timer) return undefined;
     timer = setTimeout(go, Math.max(0, beganMs + Math.max(gapMs(), 5 * tookMs) - performance.now()));
+    return undefined;
   }
 
   return want;
