@@ -1,0 +1,73 @@
+"""Every recipe in examples/clients is run as it stands, against real weights. It is right when it says Paris.
+
+Those whose client is not among the development dependencies install it first, into a folder of the test's: some minutes
+and some hundred megabytes. They are left out unless asked for: `python -m pytest -m clients`.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.clients.conftest import SMOL
+from tests.standin.fixtures import RouterProcess
+
+RECIPES = Path(__file__).parents[2] / "examples" / "clients"
+INSTALL_S = 600
+RUN_S = 110
+PYTHON = {"langchain_chat.py": "langchain-openai", "litellm_library.py": "litellm", "llm.sh": "llm"}
+
+
+def said(command: Sequence[str], router: RouterProcess, folder: Path, env: Mapping[str, str] | None = None) -> str:
+    """What a recipe prints; nothing of this user's own settings is in its way."""
+    inherited = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "LD_LIBRARY_PATH")}
+    ours = {"HOME": str(folder), "LLAMA_ROUTER_URL": router.base_url, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    ran = subprocess.run(
+        command,
+        env={**inherited, **ours, **(env or {})},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize("recipe", ["openai_python.py", "anthropic_python.py"])
+def test_a_recipe_for_python_gets_its_answer(weights_router: RouterProcess, tmp_path: Path, recipe: str) -> None:
+    assert "Paris" in said([sys.executable, str(RECIPES / recipe), SMOL], weights_router, tmp_path)
+
+
+@pytest.mark.clients
+@pytest.mark.timeout(INSTALL_S + RUN_S)
+@pytest.mark.parametrize("recipe", PYTHON)
+def test_a_recipe_for_a_client_from_pypi_gets_its_answer(
+    weights_router: RouterProcess, tmp_path: Path, recipe: str
+) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    binaries = tmp_path / "venv" / "bin"
+    install = [str(binaries / "pip"), "install", "--quiet", "--disable-pip-version-check", PYTHON[recipe]]
+    subprocess.run(install, check=True, timeout=INSTALL_S)
+    runner = "sh" if recipe.endswith(".sh") else str(binaries / "python")
+    env = {"PATH": f"{binaries}:{os.environ['PATH']}"}
+    assert "Paris" in said([runner, str(RECIPES / recipe), SMOL], weights_router, tmp_path, env)
+
+
+@pytest.mark.clients
+@pytest.mark.timeout(INSTALL_S + RUN_S)
+def test_the_recipe_for_node_gets_its_answer(weights_router: RouterProcess, tmp_path: Path) -> None:
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        pytest.skip("node and npm are not installed")
+    install = [npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(tmp_path), "openai"]
+    subprocess.run(install, check=True, timeout=INSTALL_S)
+    shutil.copy(RECIPES / "openai_node.mjs", tmp_path)
+    assert "Paris" in said([node, str(tmp_path / "openai_node.mjs"), SMOL], weights_router, tmp_path)
