@@ -84,23 +84,33 @@ def _cheapest(
     total = sum(costs.values())
     if combinations is None:
         return None if pinned else (0, "", total)
-    weighed = [(program.bits[name], cost) for name, cost in costs.items() if name in program.bits]
     mask, keep = program.mask_of(running), program.mask_of(pinned)
     if any(name not in program.bits for name in pinned):
         return None
-    saved: dict[int, int] = {}
-    """What keeping these costs less."""
+    weighed = _planes({program.bits[name]: cost for name, cost in costs.items() if name in program.bits})
     best: tuple[int, str, int] | None = None
+    most = -1
     for combination, set_name in combinations:
         if keep & ~combination:
             continue
         kept = combination & mask
-        saving = saved.get(kept)
-        if saving is None:
-            saving = saved[kept] = sum([cost for bit, cost in weighed if bit & kept])
-        if best is None or total - saving < best[2]:
-            best = (combination, set_name, total - saving)
+        saved = 0
+        for weight, plane in weighed:
+            saved += weight * (kept & plane).bit_count()
+        if saved > most:
+            most = saved
+            best = (combination, set_name, total - saved)
     return best
+
+
+def _planes(costs: dict[int, int]) -> list[tuple[int, int]]:
+    """By power of two, the models whose cost has it: a sum over many models is then a few counts of bits."""
+    planes = []
+    for power in range(max(costs.values(), default=0).bit_length()):
+        plane = sum(bit for bit, cost in costs.items() if cost >> power & 1)
+        if plane:
+            planes.append((1 << power, plane))
+    return planes
 
 
 def fits(state: State, target: Model, staying: Sequence[str]) -> bool:
