@@ -133,7 +133,7 @@ async def read(history: History, number: int) -> Story | None:
     return Story(
         swap=swap,
         now_us=now_us,
-        candidates=spared(candidates, forced=swap["why"] == "forced"),
+        candidates=spared(candidates, forced=swap["why"] == "forced", engine=swap["engine"]),
         loaded=loaded,
         stopped=await rows(history, STOPPED, swap=number),
         drained=drained,
@@ -147,15 +147,16 @@ async def read(history: History, number: int) -> Story | None:
     )
 
 
-def spared(candidates: Sequence[Row], *, forced: bool) -> list[Row]:
-    """Each with `words`: why it left or stayed. A forced swap does not look at who is wanted."""
+def spared(candidates: Sequence[Row], *, forced: bool, engine: str = "residency") -> list[Row]:
+    """Each with `words`: why it left or stayed. A forced swap does not ask who is wanted; other engines weigh costs."""
     victims = [candidate for candidate in candidates if candidate["chosen"]]
     found = []
     for candidate in candidates:
         if candidate["chosen"]:
             text = "left"
         else:
-            text = f"stayed: {words.SPARED[kept_by(candidate, victims, forced=forced)]}"
+            why = kept_by(candidate, victims, forced=forced) if engine == "residency" else "cost"
+            text = f"stayed: {words.SPARED[why]}"
         found.append({**candidate, "words": text})
     return found
 

@@ -262,6 +262,7 @@ SPARED = {
     "worth": "it is used more, or takes longer to load",
     "name": "all else was equal, and its name comes later",
     "not needed": "there was room without it",
+    "cost": "others left at a lower cost, or were fewer",
 }
 """What kept a model that could have left."""
 

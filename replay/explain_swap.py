@@ -15,9 +15,9 @@ from eventlog.reader import read
 from replay.walk import Step, find, steps
 from router.scheduler import State
 
-Spared = Literal["wanted", "busy", "age", "name", "not needed"]
+Spared = Literal["wanted", "busy", "age", "name", "not needed", "cost"]
 """What put a model behind the victims in the order of choice: queued requests want it; it is busy; it was used (or, for
-fifo, loaded) later; its name; or enough room had been made."""
+fifo, loaded) later; its name; or enough room had been made. Where an engine weighs sets of them: others cost less."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -28,6 +28,8 @@ class Candidate(msgspec.Struct, frozen=True):
     in_flight: int
     age_us: int
     gpus: tuple[int, ...]
+    cost: int = 0
+    """Of evicting it, where the engine goes by that."""
     spared_by: Spared | None = None
 
 
@@ -60,6 +62,14 @@ class SwapStory(msgspec.Struct, kw_only=True):
     grace_us: int
     force_load_us: int
     eviction: str
+    engine: str = "residency"
+    set_name: str = ""
+    """matrix: the set that was kept."""
+    cost: int = 0
+    """matrix, capacity: of all victims together."""
+    nodes: int = 0
+    search_limited: bool = False
+    """capacity: of the search for them."""
     victims: list[Candidate]
     others: list[Candidate]
     draining: list[int]
@@ -129,6 +139,11 @@ class _Teller:
             grace_us=settings.head_grace_us,
             force_load_us=settings.force_load_us,
             eviction=settings.eviction,
+            engine=begun.engine,
+            set_name=begun.set_name,
+            cost=begun.cost,
+            nodes=begun.nodes,
+            search_limited=begun.search_limited,
             victims=victims,
             others=[_candidate(other, _spared_by(other, begun, state)) for other in begun.others],
             draining=_served_by(state, [victim.model for victim in begun.victims]),
@@ -180,11 +195,13 @@ class _Teller:
 
 
 def _candidate(victim: e.Victim, spared_by: Spared | None) -> Candidate:
-    return Candidate(victim.model, victim.wanted, victim.in_flight, victim.age_us, victim.gpus, spared_by)
+    return Candidate(victim.model, victim.wanted, victim.in_flight, victim.age_us, victim.gpus, victim.cost, spared_by)
 
 
 def _spared_by(other: e.Victim, begun: e.SwapBegun, state: State) -> Spared:
     """The first part of the order of choice that puts this model behind every victim that it could have replaced."""
+    if begun.engine != "residency":
+        return "cost"
     rivals = [victim for victim in begun.victims if set(victim.gpus) & set(other.gpus)]
     if not rivals:
         return "not needed"

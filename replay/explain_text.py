@@ -32,6 +32,7 @@ WHY_SWAP: dict[str, str] = {
 }
 
 SPARED: dict[Spared, str] = {
+    "cost": "others leave at a lower cost, or are fewer",
     "wanted": "queued requests wanted it",
     "busy": "it was busy",
     "age": "it was {verb} later",
@@ -152,17 +153,31 @@ def _victims(story: SwapStory) -> list[str]:
     verb = "used" if story.eviction == "lru" else "loaded"
     if not story.victims:
         return ["nobody had to leave"]
-    lines = ["who left: the first in the order unwanted, idle, longest " + ("un" if verb == "used" else "") + "used"]
-    if verb == "loaded":
-        lines = ["who left: the first in the order unwanted, idle, longest loaded"]
+    lines = [f"who left: {_chosen(story, verb)}"]
     head = ("model", "queued", "in flight", f"{verb} before", "gpus", "")
-    rows = [_candidate(victim, "left") for victim in story.victims]
+    weighs = story.engine in ("matrix", "capacity")
+    rows = [_candidate(victim, f"left, at a cost of {victim.cost}" if weighs else "left") for victim in story.victims]
     rows += [_candidate(other, "stayed: " + _spared(other, verb)) for other in story.others]
     lines.append(aligned(head, rows, indent="  "))
     if story.draining:
         serving = listed([f"request {rid}" for rid in story.draining], 6)
         lines.append(f"  serving {serving} then; nobody is cut off for a swap")
     return lines
+
+
+def _chosen(story: SwapStory, verb: str) -> str:
+    """By what rule the victims were found."""
+    if story.engine == "group":
+        return f"whoever the groups do not let stay beside {story.target}"
+    if story.engine == "matrix":
+        kept = f"that of set {story.set_name!r}" if story.set_name else "it alone, for it is in no set"
+        return f"whoever is outside the cheapest combination with {story.target}: {kept}, at a cost of {story.cost}"
+    if story.engine == "capacity":
+        cut = "; the search was cut short there, and a cheaper one may exist" if story.search_limited else ""
+        looked = f"{count(story.nodes, 'partial plan')} looked at"
+        return f"the cheapest models that make room in the pools, at a cost of {story.cost} ({looked}{cut})"
+    longest = "longest loaded" if verb == "loaded" else "longest unused"
+    return f"the first in the order unwanted, idle, {longest}"
 
 
 def _spared(other: Candidate, verb: str) -> str:

@@ -12,6 +12,7 @@ from eventlog import events as e
 from eventlog.errors import LogError
 from eventlog.settings import KeySettings, ModelSettings
 from replay.explain import SwapStory, explain_request, explain_swap, explain_time
+from replay.explain_text import swap_text
 from router.cli import main
 from tests.replay.recording import SETTINGS, THREE, Recording, busy_hour
 from tests.scheduler.shell import SECOND, START_US
@@ -277,6 +278,30 @@ def test_why_this_victim_and_not_the_other(tmp_path: Path) -> None:
 
 def spared(folder: Path, swap: int) -> dict[str, str | None]:
     return {other.model: other.spared_by for other in explain_swap(folder, swap).others}
+
+
+def test_what_an_engine_weighed_is_told(tmp_path: Path) -> None:
+    """A and B fill the pool; B leaves for C, for it costs less."""
+    takes = {
+        name: ModelSettings(gpus=(0,), capacities={"ram": 4}, evict_cost=cost) for name, cost in (("A", 9), ("B", 1))
+    }
+    models = {**takes, "C": ModelSettings(gpus=(0,), capacities={"ram": 4})}
+    settings = msgspec.structs.replace(
+        SETTINGS, models=models, engine="capacity", pools={"ram": 8}, max_models_per_gpu=0
+    )
+    with Recording(tmp_path, settings) as world:
+        for at_s, model in ((0.0, "A"), (7.0, "B"), (21.0, "C")):
+            world.arrives(at_s, model)
+        world.run()
+
+    story = explain_swap(tmp_path, 3)
+
+    assert (story.engine, story.cost, story.search_limited) == ("capacity", 1, False)
+    assert [(other.model, other.spared_by) for other in story.others] == [("A", "cost")]
+    said = swap_text(story)
+    assert "who left: the cheapest models that make room in the pools, at a cost of 1 (" in said
+    assert "left, at a cost of 1" in said
+    assert "stayed: others leave at a lower cost, or are fewer" in said
 
 
 def test_a_model_that_others_want_is_spared(tmp_path: Path) -> None:
