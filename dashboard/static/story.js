@@ -5,7 +5,7 @@ import { keepMoments } from "./lib/moments.js";
 const EVERY_MS = 1000;
 const TROUBLE_MS = 5000;
 
-const page = () => document.querySelector(".live");
+const page = () => document.querySelector(".story");
 
 function isBusy() {
   // Neither a selection nor what has the focus is taken from under the reader's hands.
@@ -17,7 +17,7 @@ function isBusy() {
 async function renew() {
   const response = await fetch("?part=1", { credentials: "same-origin" });
   if (!response.ok) return TROUBLE_MS;
-  const made = new DOMParser().parseFromString(await response.text(), "text/html").querySelector(".live");
+  const made = new DOMParser().parseFromString(await response.text(), "text/html").querySelector(".story");
   if (!made) return TROUBLE_MS;
   const focused = document.activeElement?.getAttribute?.("href");
   replaceChanged(page(), made);

@@ -86,7 +86,7 @@ function arrive() {
   keepMoments(place);
   drawAll(place);
   place.querySelector("#cancel")?.addEventListener("click", cancel);
-  if (place.querySelector(".live").dataset.state === "running") listen();
+  if (place.querySelector(".story").dataset.state === "running") listen();
   else stopListening();
 }
 
@@ -113,7 +113,7 @@ function stopListening() {
 }
 
 function show(told) {
-  const live = place.querySelector(".live");
+  const live = place.querySelector(".story");
   if (String(told.job) !== live.dataset.job || told.state !== live.dataset.state) {
     renew();
     return;
