@@ -22,8 +22,10 @@ from projections.output import plain
 
 TIME_LIMIT_S = 20.0
 MAX_ROWS = 20_000
-RESIDENCY_STEPS = 300
-"""A bar of the residency figure is at least so small a part of its width."""
+FINE_STEPS, COARSE_STEPS = 1500, 300
+"""Stays that begin in the same step are one bar of the residency figure: about a pixel of it, or a few."""
+BARS_MAX = 1500
+"""More bars than that are drawn in coarse steps."""
 
 Rows = list[dict[str, Any]]
 
@@ -117,9 +119,13 @@ async def _gpus(history: History, asked: Asked) -> dict[str, Any]:
 
 
 async def _residency(history: History, asked: Asked) -> dict[str, Any]:
-    step_us = max(1, (asked.until_us - asked.since_us) // RESIDENCY_STEPS)
+    span_us = asked.until_us - asked.since_us
+    step_us = max(1, span_us // FINE_STEPS)
     rows = await ask(history, "residency_over_time", asked, bucket_us=step_us)
-    swaps = await ask(history, "swaps_over_time", asked, bucket_us=step_us)
+    if len(rows) > BARS_MAX:
+        step_us = max(1, span_us // COARSE_STEPS)
+        rows = await ask(history, "residency_over_time", asked, bucket_us=step_us)
+    swaps = await ask(history, "swaps_over_time", asked, bucket_us=max(1, span_us // COARSE_STEPS))
     hues = await colours.hues(history)
     drawn = residency.figure(rows, swaps, hues, asked.since_us, asked.until_us)
     return {"rows": rows, "swaps": swaps, "figure": drawn}

@@ -73,8 +73,8 @@ def _places(lanes: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
 def _lanes(rows: Sequence[Row], until_us: int) -> list[tuple[int, int]]:
     """GPU and lane of each row. A model keeps its lane on a GPU, so that its colour stays in one line."""
     ends: dict[int, list[tuple[str, int]]] = {}
-    # Steps are merged, so that rows of different models may touch; half a percent of the range is no overlap.
-    slack_us = (until_us - min(row["from_us"] for row in rows)) // 200
+    # Short stays are merged, so that those of different models may seem to overlap a little.
+    slack_us = (until_us - min(row["from_us"] for row in rows)) // 150
     found = []
     for row in rows:
         lanes = ends.setdefault(row["gpu"], [])

@@ -377,7 +377,7 @@ function progress(model) {
 function stateOf(model) {
   if (model.progress) return ["info", progress(model)];
   if (model.cooling_down) return ["bad", "Failed, not tried for now"];
-  if (model.failure) return ["bad", "Failed to load"];
+  if (model.failure) return ["bad", "Failed last time"];
   return PHASES[model.phase] ?? ["", model.phase];
 }
 
