@@ -1,13 +1,14 @@
 """What passes by the scheduler: questions to a replica that is up, and streams that somebody comes back to.
 
     ready      GET /props, /slots, /metrics ... ?model=   a replica of that model, if it is loaded; never loads it
-    instance   /instance/{replica}/...                    that replica, whatever is asked: its web UI, its slots
+    instance   /instance/{replica}/...                    that replica: its web UI, its slots; no generation
     upstream   /upstream/{model}/...                      likewise, by model
     stream     GET, DELETE /v1/stream                     the replica that has the conversation
     lookup     POST /v1/streams/lookup                    every replica that has one of them
     control    POST /v1/chat/completions/control          the replica that makes this completion
 
-No slot is counted and nothing is logged, since no decision depends on it. A client that leaves closes the connection.
+No slot is counted and nothing is logged, since no decision depends on it. A client that leaves closes the connection. A
+generation that the page of a replica asks for is a request like any other, for the model of that replica (`whose`).
 """
 
 import asyncio
@@ -99,14 +100,34 @@ class Passage:
         elif route.kind == "control":
             replica = self._maker_of(_decode(_Control, body), caller)
         else:
-            plain = False
             raw: bytes = scope.get("raw_path") or quote(path).encode()
             name, slash, rest = self._split(route, raw.decode("ascii"), caller)
             if not slash:
-                await self._redirect(raw + b"/", query, reply)
+                await self._redirect(b"./" + raw.rpartition(b"/")[2] + b"/", query, reply)
                 return
-            replica, quoted = name, "/" + rest
+            inner = routes.find(scope["method"], "/" + rest, query)
+            if inner is not None and inner.kind in ("stream", "lookup"):
+                # Its conversations may be with another replica of the model.
+                await self.carry({**scope, "path": "/" + rest}, inner, caller, body, reply, client)
+                return
+            replica, quoted, plain = name, "/" + rest, False
         await self._pass(scope, replica, quoted.encode() + (b"?" + query if query else b""), body, reply, client, plain)
+
+    def whose(self, scope: Scope, caller: Caller) -> tuple[str, str]:
+        """The model for which a page under /instance/ or /upstream/ asks for a generation, and the path of that.
+
+        The model need not be loaded any more. Raises RouterError for a name that means nothing.
+        """
+        config = self._flights.config
+        ways = list(routes.generations_in(scope["method"], scope["path"]))
+        for name, path in ways:
+            model = config.resolve(name) or config.resolve(name.rpartition("#")[0])
+            if model is not None:
+                return model.name, path
+        name, path = ways[0]
+        if scope["path"].startswith("/upstream/"):
+            return self._resolve(caller, name).name, path
+        return self._named(name).model, path
 
     # --- which replica ---
 

@@ -189,6 +189,8 @@ class Relay:
             raise RuntimeError("the relay is served by uvicorn with http=router.client.ClientProtocol")
         if route.kind in ("generation", "metadata"):
             await self._scheduled(scope, receive, send, client, route)
+        elif (way := next(routes.generations_in(scope["method"], scope["path"]), None)) is not None:
+            await self._scheduled(scope, receive, send, client, routes.POST[way[1]], is_of_a_page=True)
         else:
             await self._unscheduled(scope, receive, send, client, route)
 
@@ -212,7 +214,17 @@ class Relay:
 
     # --- from the request to its place in the queue ---
 
-    async def _scheduled(self, scope: Scope, receive: Receive, send: Send, client: Client, route: Route) -> None:
+    async def _scheduled(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        client: Client,
+        route: Route,
+        *,
+        is_of_a_page: bool = False,
+    ) -> None:
+        """`is_of_a_page`: the page of a replica asks, whose path names the model."""
         arrived_us = self._loop.clock.now_us()
         rid = self._loop.next_rid()
         headers: Fields = scope["headers"]
@@ -225,8 +237,12 @@ class Relay:
             priority = priority_of(self.config, caller, headers)
             self._quotas.admit(caller)
             body = await self._read(headers, receive)
+            whose = None
+            if is_of_a_page:
+                whose, path = self._passage.whose(scope, caller)
+                route, scope = routes.POST[path], {**scope, "path": path}
             peeked = await self._look(body, headers, route)
-            asked = peeked.model or routes.model_of(scope["query_string"])
+            asked = whose or peeked.model or routes.model_of(scope["query_string"])
             named = resolve(self.config, self._loop.state, caller, asked, self._open_requests)
             rewrote: tuple[str, ...] = ()
             if named.model.filters and not _is_form(headers):

@@ -2,12 +2,13 @@
 
 A generation takes slots and waits for its turn; metadata only needs the model loaded. Everything else here passes by
 the scheduler: `ready` routes go straight to a replica that is up, `stream` routes to the one that has the conversation,
-`instance` and `upstream` ones to whom their path names.
+`instance` and `upstream` ones to whom their path names. But a generation is one wherever it is asked for.
 
 llama-server knows some paths only with /v1, some only without, and for some the two differ in meaning
 (`/completions` speaks its native dialect, `/v1/completions` OpenAI's): a path that it knows is forwarded as it came.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import parse_qs
@@ -100,6 +101,18 @@ def find(method: str, path: str, query: bytes) -> Route | None:
     if path.startswith("/instance/"):
         return _INSTANCE
     return _UPSTREAM if path.startswith("/upstream/") else None
+
+
+def generations_in(method: str, path: str) -> Iterator[tuple[str, str]]:
+    """How a path below /instance/ or /upstream/ can be read as a generation: whose, and the path of it.
+
+    A model's own page asks there for its answers. Its name may hold slashes, so there can be several ways.
+    """
+    if method == "POST" and path.startswith(("/instance/", "/upstream/")):
+        whose = path.split("/", 2)[2]
+        for at in range(1, len(whose)):
+            if whose[at] == "/" and (route := POST.get(whose[at:])) is not None and route.kind == "generation":
+                yield whose[:at], whose[at:]
 
 
 def model_of(query: bytes) -> str | None:

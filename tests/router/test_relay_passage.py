@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from eventlog.events import RequestArrived, RequestDispatched
+from eventlog.events import ClientReattached, RequestArrived, RequestCancelled, RequestDispatched
 from router import routes
 from router.config import KeyConfig, key_digest
 from tests.router.relay_rig import Got, Rig, run
@@ -131,7 +131,7 @@ def test_a_page_without_its_slash_is_sent_there() -> None:
         async with Rig() as rig:
             await loaded(rig)
             answer = await rig.ask(b"", "/instance/m?x=1", "GET")
-            assert (answer.status, answer.header("location")) == (307, "/instance/m/?x=1")
+            assert (answer.status, answer.header("location")) == (307, "./m/?x=1")
             assert (await rig.ask(b"", "/instance/m/", "GET")).status == 200
             assert rig.upstream.got[-1].target == "/"
 
@@ -234,6 +234,90 @@ def test_control_goes_to_the_replica_that_makes_the_stream() -> None:
     run(story)
 
 
+@pytest.mark.parametrize("prefix", ["/instance/m", "/instance/m%230", "/instance/0", "/upstream/m"])
+def test_what_a_page_of_a_replica_generates_is_a_request_like_any_other(prefix: str) -> None:
+    """It takes its turn and a slot. The path says whose it is, whatever the page writes into the body."""
+
+    async def story() -> None:
+        async with Rig(slots=1) as rig, rig.connect() as wire:
+            rig.upstream.handler = endless
+            await wire.send({**CHAT, "stream": True})
+            await wire.head()
+            page = asyncio.create_task(rig.ask({"messages": CHAT["messages"]}, f"{prefix}/v1/chat/completions"))
+            arrived = await rig.logged(RequestArrived, 2)
+            assert (arrived.model, arrived.route) == ("m", "/chat/completions")
+            assert (await rig.ask(b"", f"{prefix}/slots", "GET")).status == 200  # to look does not wait
+            assert len(rig.events(RequestDispatched)) == 1
+            rig.upstream.handler = plain
+            wire.abort()
+            answer = await page
+            assert (answer.status, rig.upstream.got[-1].target) == (200, "/v1/chat/completions")
+            assert rig.upstream.got[-1].body == b'{"messages": [{"role": "user", "content": "hi"}]}'
+            assert (await rig.ask({**CHAT, "model": "other"}, f"{prefix}/v1/messages")).status == 200
+            assert [event.model for event in rig.events(RequestArrived)] == ["m", "m", "m"]
+
+    run(story)
+
+
+async def endless(got: Got) -> None:
+    if got.target == "/slots":
+        await plain(got)
+        return
+    await got.begin_stream()
+    await got.gone.wait()
+
+
+async def plain(got: Got) -> None:
+    await got.reply(body=b"[]" if got.target == "/slots" else b"{}")
+
+
+def test_a_page_that_was_left_open_loads_its_model_again() -> None:
+    """Of what is not loaded any more, the path still tells the model; what means nothing is not found."""
+
+    async def story() -> None:
+        async with Rig(models=("org/m", "org", "chat")) as rig:
+            for prefix, model in (
+                ("/instance/org%2Fm%230", "org/m"),
+                ("/upstream/org/m", "org/m"),
+                ("/instance/org", "org"),
+                ("/upstream/chat", "chat"),
+            ):
+                answer = await rig.ask(CHAT, f"{prefix}/chat/completions")
+                assert (answer.status, rig.events(RequestArrived)[-1].model) == (200, model)
+            answer = await rig.ask(CHAT, "/instance/nobody/chat/completions")
+            assert (answer.status, answer.json()["error"]["code"]) == (404, "replica_not_found")
+            answer = await rig.ask(CHAT, "/upstream/nobody/v1/messages")
+            assert (answer.status, answer.json()["error"]["type"]) == (404, "not_found_error")
+
+    run(story)
+
+
+def test_a_page_finds_its_conversation_wherever_it_is() -> None:
+    """Two replicas, of which the busier one's page asks: the stream that it comes back to is with the other."""
+
+    async def story() -> None:
+        async with Rig(replicas=2) as rig, rig.connect() as wire, rig.connect() as two:
+            rig.upstream.handler = endless
+            await wire.send({**CHAT, "stream": True})
+            await wire.head()
+            first = rig.events(RequestDispatched)[0].replica
+            page = f"/instance/{first.partition('.')[0].replace('#', '%23')}"
+            await two.send({**CHAT, "stream": True}, f"{page}/v1/chat/completions", "POST", TALK)
+            await two.head()
+            assert rig.events(RequestDispatched)[1].replica != first
+            rig.upstream.handler = plain
+            answer = await rig.ask(b"", f"{page}/v1/stream/talk?from=0", "GET")
+            assert (answer.status, rig.upstream.got[-1].target) == (200, "/v1/stream/talk?from=0")
+            assert len(rig.events(ClientReattached)) == 1
+            assert (await rig.ask(b"", f"{page}/v1/stream/talk", "DELETE")).status == 200
+            assert (await rig.logged(RequestCancelled)).by == "delete"
+
+    run(story)
+
+
+TALK = {"X-Conversation-Id": "talk"}
+
+
 def test_keys_are_asked_for_everywhere() -> None:
     async def story() -> None:
         async with Rig() as rig:
@@ -254,6 +338,8 @@ def test_keys_are_asked_for_everywhere() -> None:
             answer = await rig.ask(CHAT, headers={"Authorization": "Bearer less"})
             assert (answer.status, answer.json()["error"]["code"]) == (403, "forbidden")
             answer = await rig.ask(b"", "/instance/m/x", "GET", {"Authorization": "Bearer less"})
+            assert answer.status == 403
+            answer = await rig.ask(CHAT, "/instance/m/v1/chat/completions", headers={"Authorization": "Bearer less"})
             assert answer.status == 403
             answer = await rig.ask({**CHAT, "model": "x"}, headers={"Authorization": "Bearer less"})
             assert "'m'" not in answer.json()["error"]["message"]

@@ -32,5 +32,7 @@ def test_the_web_ui_of_a_replica_is_served_and_finds_what_it_asks_for(weights: W
         assert router.call("GET", f"{base}health").json() == {"status": "ok"}
         assert json.loads(router.call("GET", f"{base}props").read())["total_slots"] == 2
         chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+        assert len(router.events("RequestArrived")) == before
         assert router.call("POST", f"{base}v1/chat/completions", chat).status == 200
-        assert len(router.events("RequestArrived")) == before, "it passes by the queue"
+        router.wait_event("RequestFinished")
+        assert len(router.events("RequestArrived")) == before + 1, "only what it generates takes a place in the queue"
