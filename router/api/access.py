@@ -30,7 +30,7 @@ OPEN_BELOW = ("/dash/static/",)
 CHANGES_BY_GET = frozenset(("/unload", "/router/start", "/router/stop", "/router/restart"))
 """For callers of older routers, whose API had no other method."""
 ADMIN_READS = ("/logs", "/events", "/config", "/router/config")
-ASKED_BELOW = ("/dash",)
+ASKED_BELOW = ("/dash", "/translate")
 """What is asked here by POST is a question as well, too long for a GET."""
 MODEL_READS = (
     *("/", "/v1/models", "/models", "/props", "/v1/props", "/api/version"),
