@@ -128,7 +128,10 @@ def _ask(args: argparse.Namespace, method: str, path: str, body: Any = None) -> 
     except ValueError as error:
         raise Refused(f"{url} answered {answer.status_code} with something that is not JSON") from error
     if answer.is_error:
-        raise Refused(content.get("error", {}).get("message", f"status {answer.status_code}"))
+        message = content.get("error", {}).get("message", f"status {answer.status_code}")
+        if answer.status_code == 401:
+            message += f"; these commands take it from the environment variable {KEY_VARIABLE}"
+        raise Refused(message)
     return content
 
 

@@ -36,6 +36,10 @@ class Caller:
         """Whether it may use less than there is, so that it must not go around the queue."""
         return bool(self.max_parallel or self.rpm or self.tpm)
 
+    def owns(self, key: str) -> bool:
+        """Whether it may see and end what was asked with this key."""
+        return self.admin or self.key == key
+
 
 ANYBODY = Caller()
 

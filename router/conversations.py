@@ -35,6 +35,8 @@ class Stream:
     """`replica` is empty while the request waits; `ended_us` 0 while it is open."""
 
     rid: int
+    key: str = ""
+    """Name of the API key that it was asked with."""
     replica: str = ""
     ended_us: int = 0
 
@@ -45,9 +47,9 @@ class Streams:
     def __init__(self) -> None:
         self._by_id: OrderedDict[str, Stream] = OrderedDict()
 
-    def opened(self, conversation_id: str, rid: int) -> None:
+    def opened(self, conversation_id: str, rid: int, key: str = "") -> None:
         """A request with this id came; an older one of the same id is forgotten."""
-        self._by_id[conversation_id] = Stream(rid)
+        self._by_id[conversation_id] = Stream(rid, key)
         self._by_id.move_to_end(conversation_id)
         if len(self._by_id) > STREAMS_MAX:
             self._by_id.popitem(last=False)

@@ -88,6 +88,8 @@ class RouterError(Exception):
         self.code = code
         self.param = param
         self.retry_after_s = retry_after_s
+        self.fields: list[tuple[bytes, bytes]] = []
+        """Further headers of an answer that is this error."""
 
 
 class ClientError(RouterError):
@@ -212,6 +214,7 @@ def headers(err: RouterError) -> list[tuple[bytes, bytes]]:
         fields.append((b"retry-after", str(err.retry_after_s).encode()))
     if err.status == 401:
         fields.append((b"www-authenticate", b"Bearer"))
+    fields.extend(err.fields)
     return fields
 
 

@@ -51,7 +51,7 @@ class Flights(Protocol):
 
     def cancel(self, rid: int, by: By) -> None: ...
     def is_open(self, rid: int) -> bool: ...
-    def find_completion(self, completion_id: str) -> str | None: ...
+    def find_completion(self, completion_id: str, caller: Caller) -> str | None: ...
 
 
 class _Control(msgspec.Struct):
@@ -90,12 +90,12 @@ class Passage:
             replica = self._ready(self._resolve(caller, routes.model_of(query)).name)
         elif route.kind == "stream":
             conversation_id = routes.field_of(query, "conv_id") or path.removeprefix("/v1/stream").removeprefix("/")
-            found = await self._stream(scope["method"], query, conversation_id, reply)
+            found = await self._stream(scope["method"], query, conversation_id, caller, reply)
             if found is None:
                 return
             replica, quoted = found, quote(path)
         elif route.kind == "lookup":
-            await self._lookup(_decode(_Lookup, body), reply)
+            await self._lookup(_decode(_Lookup, body), caller, reply)
             return
         elif route.kind == "control":
             replica = self._maker_of(_decode(_Control, body), caller)
@@ -175,10 +175,12 @@ class Passage:
         ids = ", ".join(repr(replica.id) for replica in running) or "none"
         raise errors.error("replica_not_found", f"no replica {name!r} is running; running: {ids}")
 
-    async def _stream(self, method: str, query: bytes, conversation_id: str, reply: Reply) -> str | None:
+    async def _stream(
+        self, method: str, query: bytes, conversation_id: str, caller: Caller, reply: Reply
+    ) -> str | None:
         """The replica that has this conversation; None when the answer has been given here."""
         stream = self._flights.streams.find(conversation_id, self._now_us())
-        if stream is None:
+        if stream is None or not caller.owns(stream.key):
             raise _unknown_conversation(conversation_id)
         is_open = self._flights.is_open(stream.rid)
         if method == "DELETE" and is_open:
@@ -198,21 +200,22 @@ class Passage:
         return stream.replica
 
     def _maker_of(self, control: _Control, caller: Caller) -> str:
-        replica = self._flights.find_completion(control.id)
+        replica = self._flights.find_completion(control.id, caller)
         if replica is not None:
             return replica
         model = self._resolve(caller, control.model).name
         ready = self._ready(model)
-        if len(self._state().models[model].replicas) > 1:
+        # It may be another key's, or have been made beside the relay: then there is nobody to guess for.
+        if len(self._state().models[model].replicas) > 1 or not caller.admin:
             raise errors.error("request_not_found", f"no stream with id {control.id!r} is being made", param="id")
         return ready
 
-    async def _lookup(self, asked: _Lookup, reply: Reply) -> None:
+    async def _lookup(self, asked: _Lookup, caller: Caller, reply: Reply) -> None:
         """What every replica knows of the conversations that went to it, as one list."""
         by_replica: dict[str, list[str]] = {}
         for conversation_id in asked.conversation_ids:
             stream = self._flights.streams.find(conversation_id, self._now_us())
-            if stream is not None and stream.replica:
+            if stream is not None and stream.replica and caller.owns(stream.key):
                 by_replica.setdefault(stream.replica, []).append(conversation_id)
         answers = await asyncio.gather(*(self._ask(replica, ids) for replica, ids in by_replica.items()))
         body = msgspec.json.encode([session for answer in answers for session in answer])

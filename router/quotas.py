@@ -69,8 +69,9 @@ class _Window:
 def _check(window: _Window | None, caller: Caller, limit: int, what: str, now_us: int) -> None:
     wait_us = window.until_below_us(limit, now_us) if window is not None else 0
     if wait_us > 0:
-        raise errors.error(
-            "rate_limit_exceeded",
-            f"key {caller.key!r} may use {limit} {what} per minute",
-            retry_after_s=-(-wait_us // 1_000_000),
-        )
+        wait_s = -(-wait_us // 1_000_000)
+        message = f"key {caller.key!r} may use {limit} {what} per minute"
+        refusal = errors.error("rate_limit_exceeded", message, retry_after_s=wait_s)
+        told = {"limit": str(limit), "remaining": "0", "reset": f"{wait_s}s"}
+        refusal.fields = [(f"x-ratelimit-{name}-{what}".encode(), value.encode()) for name, value in told.items()]
+        raise refusal

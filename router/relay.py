@@ -36,7 +36,7 @@ from eventlog.events import (
 from router import errors, peek, routes
 from router.answer import Answer
 from router.body import Body, BodyStore, Buffer, ClientGone, Receive
-from router.callers import Caller, Priority, caller_from, priority_of
+from router.callers import ANYBODY, Caller, Priority, caller_from, priority_of
 from router.client import Client, client_of
 from router.config import Config
 from router.conversations import Streams, Turns
@@ -174,11 +174,11 @@ class Relay:
         flight = self._flights.get(rid)
         return flight is not None and not flight.over
 
-    def find_completion(self, completion_id: str) -> str | None:
-        """The replica that makes the stream with this `id`."""
+    def find_completion(self, completion_id: str, caller: Caller = ANYBODY) -> str | None:
+        """The replica that makes the stream with this `id`, if that is the caller's."""
         for flight in self._flights.values():
             if flight.answer is not None and flight.answer.completion_id == completion_id:
-                return flight.replica
+                return flight.replica if caller.owns(flight.caller.key) else None
         return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -362,7 +362,7 @@ class Relay:
         if conversation_id and flight.stream:
             flight.detached = True
             flight.conversation_id = conversation_id.decode("latin-1")
-            self.streams.opened(flight.conversation_id, rid)
+            self.streams.opened(flight.conversation_id, rid, caller.key)
         address = scope["client"][0] if scope["client"] else ""
         self._flights[rid] = flight
         self._open[model.name] = self._open.get(model.name, 0) + 1

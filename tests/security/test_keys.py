@@ -93,12 +93,33 @@ def test_a_limited_key_waits_or_is_told_when_to_come_back(router: RouterProcess)
     assert [chat(router, LIMITED).status for _ in range(2)] == [200, 200]
     third = chat(router, LIMITED)
     assert 1 <= int(third.header("retry-after")) <= 60
+    assert third.header("x-ratelimit-limit-requests") == "2"
+    assert third.header("x-ratelimit-remaining-requests") == "0"
+    assert third.header("x-ratelimit-reset-requests") == f"{third.header('retry-after')}s"
     assert code_of(third) == (429, "rate_limit_exceeded")
     claude = router.call("POST", "/v1/messages", {"model": "a", "messages": []}, **bearer(LIMITED)).json()
     assert claude["error"]["type"] == "rate_limit_error"
     assert len(router.events("RequestArrived")) == before + 2
     instance = router.call("GET", "/upstream/a/health", **bearer(LIMITED))
     assert code_of(instance) == (403, "forbidden"), "this would go around the limits"
+
+
+def test_a_stream_is_its_owner_s(tmp_path: Path) -> None:
+    """Whoever knows the id of another's conversation or completion can neither read, nor find, nor end it."""
+    with guarded(tmp_path, models=[Model("a", tokens=200, gap_s=0.05), Model("b")]) as router:
+        body = {"model": "a", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
+        stream = router.call("POST", "/v1/chat/completions", body, X_Conversation_Id="c-1", **bearer(FILED))
+        completion = json.loads(next(stream.chunks()).removeprefix("data: "))["id"]
+        lookup = {"conversation_ids": ["c-1"]}
+        control = {"id": completion, "model": "a", "action": "reasoning_end"}
+        for method in ("GET", "DELETE"):
+            call = router.call(method, "/v1/stream?conv_id=c-1", **bearer(LIMITED))
+            assert code_of(call) == (404, "conversation_not_found")
+        assert router.call("POST", "/v1/streams/lookup", lookup, **bearer(LIMITED)).json() == []
+        assert router.call("POST", "/v1/chat/completions/control", control, **bearer(LIMITED)).status == 404
+        assert router.call("POST", "/v1/streams/lookup", lookup, **bearer(FILED)).json() != []
+        assert router.call("DELETE", "/v1/stream?conv_id=c-1", **bearer(OWNER)).status < 300
+        stream.close()
 
 
 def test_tokens_count_when_an_answer_has_ended(router: RouterProcess) -> None:
