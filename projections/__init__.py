@@ -3,6 +3,7 @@
     definitions.py   reads sql/: a file per table, with what makes it, feeds it, seeds it and cuts it
     lines.py         complete lines of one stream of the log, in order, from any place on
     columns.py       the columns that lines are read into
+    staging.py       lines of a batch as temporary tables, one per type of event
     projector.py     applies lines to tables, live and in a rebuild alike   <- start here
     database.py      the DuckDB file: disposable, set aside when it cannot be used
     sandbox.py       asking a question without being able to touch anything else

@@ -5,6 +5,7 @@ for a new one. A DuckDB file is deleted; anything else is set aside beside it, s
 """
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
@@ -25,11 +26,16 @@ CREATE MACRO not_negative(x) AS CASE WHEN x < 0 THEN 0 ELSE x END;
 """
 
 
-def open_database(path: Path, *, memory_mib: int = MEMORY_MIB, threads: int | None = None) -> duckdb.DuckDBPyConnection:
-    """The database as it is. Raises DatabaseLocked, DatabaseUnusable and, where there is none, FileNotFoundError."""
+def open_database(
+    path: Path, *, memory_mib: int = MEMORY_MIB, threads: int | None = None, readable: Sequence[str] = ()
+) -> duckdb.DuckDBPyConnection:
+    """The database as it is; its SQL can read these files too.
+
+    Raises DatabaseLocked, DatabaseUnusable and, where there is none, FileNotFoundError.
+    """
     path.stat()
     try:
-        connection = _connect(path, memory_mib, threads)
+        connection = _connect(path, memory_mib, threads, readable)
     except duckdb.Error as error:
         if "lock on file" in str(error):
             raise DatabaseLocked(f"{path} is in use by another process: {_first_line(error)}") from error
@@ -45,11 +51,13 @@ def open_database(path: Path, *, memory_mib: int = MEMORY_MIB, threads: int | No
     return connection
 
 
-def new_database(path: Path, *, memory_mib: int = MEMORY_MIB, threads: int | None = None) -> duckdb.DuckDBPyConnection:
+def new_database(
+    path: Path, *, memory_mib: int = MEMORY_MIB, threads: int | None = None, readable: Sequence[str] = ()
+) -> duckdb.DuckDBPyConnection:
     """An empty database with our tables, in the place of whatever was there."""
     make_room(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    connection = _connect(path, memory_mib, threads)
+    connection = _connect(path, memory_mib, threads, readable)
     connection.execute("BEGIN")
     connection.execute(_ABOUT)
     connection.execute("INSERT INTO about VALUES (?, ?)", [fingerprint(), duckdb.__version__])
@@ -70,22 +78,24 @@ def make_room(path: Path) -> None:
     path.with_name(path.name + ".wal").unlink(missing_ok=True)
 
 
-def _connect(path: Path, memory_mib: int, threads: int | None) -> duckdb.DuckDBPyConnection:
+def _connect(path: Path, memory_mib: int, threads: int | None, readable: Sequence[str]) -> duckdb.DuckDBPyConnection:
     # Questions are asked of the same instance (DuckDB lets only one process write), so it can touch nothing else.
-    return duckdb.connect(
+    connection = duckdb.connect(
         str(path),
         config={
             "memory_limit": f"{memory_mib}MiB",
             **({"threads": str(threads)} if threads else {}),
-            "enable_external_access": "false",
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "allow_community_extensions": "false",
             "allow_persistent_secrets": "false",
             "python_enable_replacements": "false",
-            "lock_configuration": "true",
         },
     )
+    connection.execute(f"SET allowed_paths = {list(readable)}")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
 
 
 def _is_duckdb(path: Path) -> bool:

@@ -3,8 +3,8 @@
 A file begins with a sentence on what the table is; then come its parts, each under a line of its own:
 
     -- create                                  statements that make the table and its views
-    -- apply events: SwapBegun SwapFinished    statements that take `batch`, new lines of that stream, into the table;
-                                               run when it holds one of these types (`*`: always). There can be several
+    -- apply events: SwapBegun SwapFinished    statements that take `batch`, new lines of these types (`*`: of all) in
+                                               that stream, into the table; run when there is one. There can be several
                                                such parts, which run in their order
     -- seed                                    for a log whose beginning was cut: takes `checkpoint(seq, state)`, the
                                                scheduler's state at its first line
@@ -54,7 +54,12 @@ class Step(NamedTuple):
     types: frozenset[str]
     sql: str
 
-    def wants(self, types: set[str]) -> bool:
+    @property
+    def words(self) -> frozenset[str]:
+        """Every word of it: a field that is not among them need not be read."""
+        return frozenset(re.findall(r"\w+", self.sql))
+
+    def wants(self, types: frozenset[str]) -> bool:
         return "*" in self.types or not self.types.isdisjoint(types)
 
 
@@ -79,13 +84,6 @@ def fingerprint() -> str:
     """Changes when any table is made or fed in another way: a database of another fingerprint is rebuilt."""
     text = "".join(_text(name) for name in ORDER)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-@cache
-def words(stream: Stream) -> frozenset[str]:
-    """Every word of the SQL that takes batches of a stream: a field that is not among them need not be read."""
-    text = "".join(step.sql for each in definitions() if each.stream == stream for step in each.steps)
-    return frozenset(re.findall(r"\w+", text))
 
 
 def _text(name: str) -> str:

@@ -18,7 +18,6 @@ BATCH_BYTES = 32 << 20
 """About so much is handed out at once: one transaction, and one pass over what is open."""
 
 _HEADER = b'{"type":"SegmentOpened"'
-_TYPE_AT = len(b'{"type":"')
 
 
 class LogChanged(LogError):
@@ -106,8 +105,3 @@ def seq_of(line: bytes) -> int:
     """The number of a line, whose second key it is; 0 where it has none."""
     before, key, after = line.partition(b'"seq":')
     return int(after[: after.index(b",")]) if key and len(before) < 64 else 0
-
-
-def type_of(line: bytes) -> str:
-    """The name of the type of a line, its first key."""
-    return line[_TYPE_AT : line.index(b'"', _TYPE_AT)].decode()

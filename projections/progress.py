@@ -4,7 +4,7 @@ import sys
 import time
 from pathlib import Path
 
-from eventlog.segments import STREAMS, Segment, list_segments, stored_bytes
+from eventlog.segments import STREAMS, Segment, Stream, list_segments, stored_bytes
 
 WIDTH = 30
 SILENT_S = 0.5
@@ -17,7 +17,7 @@ class Bar:
         self._quiet = quiet or not sys.stderr.isatty()
         self._total = 0
         self._done = 0
-        self._current = 0
+        self._current: dict[Stream, int] = {}
         self._shown = False
         self._show_from_s = time.monotonic() + SILENT_S
         if not self._quiet:
@@ -26,8 +26,8 @@ class Bar:
     def __call__(self, segment: Segment) -> None:
         if self._quiet or not self._total:
             return
-        self._done += self._current
-        self._current = stored_bytes(segment)
+        self._done += self._current.get(segment.stream, 0)
+        self._current[segment.stream] = stored_bytes(segment)
         if time.monotonic() < self._show_from_s:
             return
         self._shown = True

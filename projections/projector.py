@@ -1,8 +1,8 @@
 """Applies the log to the tables: one code path, batch by batch, for what is new and for a rebuild of everything.
 
-A batch is complete lines of one stream. They become the temporary table `batch`; each table takes from it what it
-wants; and the place that was reached is stored in the same transaction as the rows. So the database is always the
-log up to a place, and dropping it loses nothing.
+A batch is complete lines of one stream. They become temporary tables, one per type of event; each table takes from
+them what it wants; and the place that was reached is stored in the same transaction as the rows. So the database is
+always each stream of the log up to a place, and dropping it loses nothing.
 
     projector = Projector(log_directory, database)
     projector.catch_up()
@@ -10,13 +10,15 @@ log up to a place, and dropping it loses nothing.
         projector.poll()
         wait(projector.pause_s())
 
-Counterparts: `lines` hands out the lines, `definitions` the SQL, `database` the file. Used by one thread; readers take
-a cursor of their own.
+Counterparts: `lines` hands out the lines, `staging` makes tables of them, `definitions` has the SQL, `database` the
+file. Used by one thread; readers take a cursor of their own.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,11 +28,11 @@ import duckdb
 from eventlog.codec import stored_crc
 from eventlog.housekeeping import read_header
 from eventlog.segments import STREAMS, Segment, Stream, list_segments
-from projections.columns import columns
 from projections.database import MEMORY_MIB, new_database, open_database
 from projections.definitions import definitions
 from projections.errors import DatabaseLocked, DatabaseUnusable
-from projections.lines import BATCH_BYTES, Lines, LogChanged, seq_of, type_of
+from projections.lines import BATCH_BYTES, Lines, LogChanged, seq_of
+from projections.staging import Staging, expanded
 
 logger = logging.getLogger("llama_router.projections")
 
@@ -63,13 +65,17 @@ class Projector:
         self.changed: set[str] = set()
         """Tables that have taken lines; whoever reads it empties it."""
         self._progress = progress
-        self._limits: dict[str, Any] = {"memory_mib": memory_mib, "threads": threads}
-        self._lines: dict[Stream, Lines] = {}
+        self._feeds: dict[Stream, _Feed] = {}
         self._first_seqs: dict[Stream, int] = {}
         self._took_s = 0.0
-        self._parsed: dict[str, list[duckdb.Statement]] = {}
         self._connection: duckdb.DuckDBPyConnection | None = None
         list_segments(log_dir, "events")
+        self._staging: dict[Stream, Staging] = {stream: Staging(stream) for stream in STREAMS}
+        self._limits: dict[str, Any] = {
+            "memory_mib": memory_mib,
+            "threads": threads,
+            "readable": [staging.path for staging in self._staging.values()],
+        }
         try:
             self._connection = open_database(db_path, **self._limits)
             self._follow()
@@ -79,6 +85,7 @@ class Projector:
             self.start_over(str(error))
         except DatabaseLocked as error:
             if not take_over:
+                self.close()
                 raise
             self.start_over(str(error))
 
@@ -92,11 +99,8 @@ class Projector:
         return self._open.cursor()
 
     def catch_up(self) -> int:
-        """Apply all that is there; how many lines that was."""
-        count = 0
-        while new := self.poll():
-            count += new
-        return count
+        """Apply all that is there, both streams side by side; how many lines that was. Raises as `poll`."""
+        return self._mended(self._catch_up)
 
     def poll(self, size_bytes: int = BATCH_BYTES) -> int:
         """Apply what is new, one batch of each stream at most; how many lines.
@@ -104,32 +108,15 @@ class Projector:
         A file that turns out to be damaged is made anew, once: after that, the trouble is another. Raises LogDamaged
         and duckdb.Error, after which this projector is of no more use.
         """
-        try:
-            return self._poll(size_bytes)
-        except duckdb.Error as error:
-            if self.rebuilt_because:
-                raise
-            self.start_over(str(error).splitlines()[0])
-            return self._poll(size_bytes)
+        return self._mended(lambda: self._poll(size_bytes))
 
     def pause_s(self) -> float:
         """How long to wait before the next look: as long as the last one took, so that half a core is enough."""
         return min(LATEST_S, max(SOONEST_S, self._took_s))
 
-    def _poll(self, size_bytes: int) -> int:
-        new = {stream: lines for stream in STREAMS if (lines := self._lines[stream].read(size_bytes))}
-        begin_s = time.monotonic()
-        if new:
-            with self._transaction():
-                for stream, lines in new.items():
-                    self._apply(stream, lines)
-            self._prune()
-        self._took_s = time.monotonic() - begin_s
-        return sum(map(len, new.values()))
-
     def start_over(self, why: str) -> None:
         """Empty tables, to be filled from the beginning of the log. Cursors must be closed first."""
-        self.close()
+        self._let_go()
         self.rebuilt_because = why
         logger.info("building %s from the log %s: %s", self.db_path, self.log_dir, why)
         self._connection = new_database(self.db_path, **self._limits)
@@ -137,19 +124,56 @@ class Projector:
         self._follow()
 
     def close(self) -> None:
-        for lines in self._lines.values():
-            lines.close()
-        self._lines = {}
-        self._first_seqs = {}
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._let_go()
+        for staging in self._staging.values():
+            staging.close()
+        self._staging = {}
 
     def __enter__(self) -> "Projector":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    # --- looks --------------------------------------------------------------------------------------------------------
+
+    def _poll(self, size_bytes: int) -> int:
+        begin_s = time.monotonic()
+        counts = [feed.apply(size_bytes) for feed in self._feeds.values()]
+        if any(counts):
+            self._prune()
+        self._took_s = time.monotonic() - begin_s
+        return sum(counts)
+
+    def _catch_up(self) -> int:
+        over = threading.Event()
+
+        def drain(feed: "_Feed") -> int:
+            count = 0
+            while not over.is_set() and (new := feed.apply(BATCH_BYTES)):
+                count += new
+            return count
+
+        with ThreadPoolExecutor(len(STREAMS), thread_name_prefix="rebuild") as pool:
+            drains = [pool.submit(drain, feed) for feed in self._feeds.values()]
+            try:
+                count = sum(each.result() for each in drains)
+            finally:
+                over.set()
+        self._prune()
+        return count
+
+    def _mended(self, look: Callable[[], int]) -> int:
+        try:
+            return look()
+        except duckdb.Error as error:
+            if self.rebuilt_because:
+                raise
+            self.start_over(str(error).splitlines()[0])
+            return look()
+
+    def _has_changed(self, table: str) -> None:
+        self.changed.add(table)
 
     # --- the file -----------------------------------------------------------------------------------------------------
 
@@ -158,10 +182,21 @@ class Projector:
         assert self._connection is not None, "this projector was closed"
         return self._connection
 
+    def _let_go(self) -> None:
+        """Close the file, and forget where we were in the log."""
+        for feed in self._feeds.values():
+            feed.close()
+        self._feeds = {}
+        self._first_seqs = {}
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     def _follow(self) -> None:
         places = self._open.execute("SELECT stream, seq, crc FROM applied").fetchall()
         for stream, seq, crc in places:
-            self._lines[stream] = Lines(self.log_dir, stream, seq, crc, self._progress)
+            lines = Lines(self.log_dir, stream, seq, crc, self._progress)
+            self._feeds[stream] = _Feed(stream, self._open.cursor(), lines, self._staging[stream], self._has_changed)
         self._prune()
 
     def _seed(self) -> None:
@@ -173,36 +208,6 @@ class Projector:
         self._open.execute("CREATE OR REPLACE TEMP TABLE checkpoint (seq BIGINT, state JSON)")
         self._open.execute("INSERT INTO checkpoint VALUES (?, ?)", [header.seq, bytes(header.state).decode()])
         self._run_parts("seed")
-
-    # --- batches ------------------------------------------------------------------------------------------------------
-
-    def _apply(self, stream: Stream, lines: list[bytes]) -> None:
-        self._load(stream, lines)
-        types = {type_of(line) for line in lines}
-        for definition in definitions():
-            if definition.stream == stream:
-                for step in definition.steps:
-                    if step.wants(types):
-                        self._run(step.sql)
-                        if "*" not in step.types:
-                            self.changed.add(definition.name)
-        place = [seq_of(lines[-1]), stored_crc(lines[-1]), stream]
-        self._run("UPDATE applied SET seq = ?, crc = ? WHERE stream = ?", place)
-
-    def _load(self, stream: Stream, lines: list[bytes]) -> None:
-        """`batch`: these lines as columns. No file is read, so that the database needs no access to any."""
-        self._run(
-            "CREATE OR REPLACE TEMP TABLE batch AS SELECT event.* FROM ("
-            f"SELECT json_transform(unnest(string_split(?, chr(10))), '{columns(stream)}') AS event)",
-            [b"\n".join(lines).decode()],
-        )
-
-    def _run(self, sql: str, parameters: Sequence[object] = ()) -> None:
-        """Statements that come again and again: they are parsed once."""
-        if sql not in self._parsed:
-            self._parsed[sql] = self._open.extract_statements(sql)
-        for statement in self._parsed[sql]:
-            self._open.execute(statement, parameters)
 
     def _prune(self) -> None:
         """Drop what ended before the first line that the log still has: the database grows no larger than it."""
@@ -220,17 +225,70 @@ class Projector:
         self._run_parts("prune")
 
     def _run_parts(self, part: str) -> None:
-        with self._transaction():
+        with transaction(self._open):
             for definition in definitions():
                 if part in definition.parts:
                     self._open.execute(definition.parts[part])
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._open.execute("BEGIN")
-        try:
-            yield
-        except BaseException:
-            self._open.execute("ROLLBACK")
-            raise
-        self._open.execute("COMMIT")
+
+class _Feed:
+    """One stream on its way into the tables, over a connection of its own."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        connection: duckdb.DuckDBPyConnection,
+        lines: Lines,
+        staging: Staging,
+        has_changed: Callable[[str], None],
+    ) -> None:
+        self._stream: Stream = stream
+        self._has_changed = has_changed
+        self._connection = connection
+        self._lines = lines
+        self._staging = staging
+        self._parsed: dict[str, list[duckdb.Statement]] = {}
+        staging.forget()
+
+    def apply(self, size_bytes: int) -> int:
+        """A batch of what is new, if something is; how many lines."""
+        lines = self._lines.read(size_bytes)
+        if lines:
+            with transaction(self._connection):
+                self._apply(lines)
+        return len(lines)
+
+    def close(self) -> None:
+        self._lines.close()
+        self._connection.close()
+
+    def _apply(self, lines: list[bytes]) -> None:
+        present = self._staging.load(self._connection, lines)
+        for definition in definitions():
+            if definition.stream == self._stream:
+                for step in definition.steps:
+                    if step.wants(present):
+                        self._run(expanded(self._stream, step, present))
+                        if "*" not in step.types:
+                            self._has_changed(definition.name)
+        place = [seq_of(lines[-1]), stored_crc(lines[-1]), self._stream]
+        self._run("UPDATE applied SET seq = ?, crc = ? WHERE stream = ?", place)
+
+    def _run(self, sql: str, parameters: Sequence[object] = ()) -> None:
+        """Statements that come again and again: they are parsed once."""
+        if sql not in self._parsed:
+            self._parsed[sql] = self._connection.extract_statements(sql)
+        for statement in self._parsed[sql]:
+            self._connection.execute(statement, parameters)
+
+
+@contextmanager
+def transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """All or nothing of what is run meanwhile."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")

@@ -1,10 +1,11 @@
 """The database is a cache: whatever happens to the file, it is made anew from the log and says why."""
 
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import duckdb
@@ -195,3 +196,29 @@ def test_the_instance_that_is_written_can_touch_nothing_else_either(tmp_path: Pa
     assert settings["autoinstall_known_extensions"] == settings["autoload_known_extensions"] == "false"
     assert settings["python_enable_replacements"] == "false"
     assert settings["lock_configuration"] == "true"
+
+
+def batch_files() -> dict[Path, str]:
+    """Those of this process, and what they really are."""
+    names = {}
+    for file in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            names[file] = os.readlink(file)
+    return {file: name for file, name in names.items() if "llama-router-batch" in name}
+
+
+def test_the_files_that_batches_go_through_are_empty_between_them_and_no_other_can_be_read(
+    log: Path, tmp_path: Path
+) -> None:
+    """Beside the database itself."""
+    with project(log, tmp_path / "db") as projector, projector.cursor() as cursor:
+        [(paths,)] = cursor.execute("SELECT current_setting('allowed_paths')").fetchall()
+        memory = batch_files()
+        found = [cursor.execute("SELECT size FROM read_text(?)", [str(file)]).fetchall() for file in memory]
+        with pytest.raises(duckdb.PermissionException):
+            cursor.execute("FROM read_text(?)", [__file__])
+
+    own = str(tmp_path / "db")
+    assert {path for path in paths if not path.startswith(own)} == set(memory.values())
+    assert found
+    assert all(rows == [(0,)] for rows in found)
