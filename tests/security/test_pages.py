@@ -271,6 +271,8 @@ def _done(value: Any) -> Any:
         ("evil.example", False),
         ("127.0.0.1.evil.example:11434", False),
         ("localhost.evil.example", False),
+        ("x" * 294 + ".local.evil.example", False),
+        ("x" * 1000, False),
         ("", True),
     ],
 )
