@@ -114,6 +114,7 @@ ERROR_CODES = {
     "request_not_found": "there is no such request any more",
     "conversation_not_found": "there is no such conversation any more",
     "gpu_not_found": "there is no GPU of this number",
+    "profile_not_found": "there is no profile of this name",
     "not_found": "there is nothing at this address",
     "method_not_allowed": "this address is asked in another way",
     "model_not_loaded": "the model is not loaded",

@@ -179,7 +179,7 @@ def _entry(
 
 def _filters(value: Any, where: str, result: Conversion) -> dict[str, Any]:
     filters: dict[str, Any] = {}
-    for key, content in (value if isinstance(value, dict) else {}).items():
+    for key, content in _mapping(value).items():
         if key == "stripParams":
             names = [part.strip() for part in str(content).split(",")]
             filters[key] = [name for name in names if name and name != "model"]
@@ -194,7 +194,7 @@ def _filters(value: Any, where: str, result: Conversion) -> dict[str, Any]:
 
 def _env(value: Any, where: str, result: Conversion) -> dict[str, str]:
     env: dict[str, str] = {}
-    for item in value if isinstance(value, list) else []:
+    for item in _list(value):
         variable, equals, content = str(item).partition("=")
         if not equals:
             result.lost(f"{where}.env", f"`{item}` was left out: it is no NAME=value")
@@ -233,7 +233,7 @@ def _gpus(env: Mapping[str, str], command: Command, where: str, result: Conversi
 
 def _aliases(value: Any, where: str, result: Conversion) -> list[str]:
     aliases = []
-    for item in value if isinstance(value, list) else []:
+    for item in _list(value):
         if isinstance(item, dict):
             aliases.append(str(item.get("id", "")))
             if item.get("name") or item.get("unlisted"):
@@ -270,11 +270,9 @@ def _note_the_rest_of_a_model(body: Mapping[str, Any], where: str, result: Conve
 
 
 def _preloaded(top: Mapping[str, Any], entries: Mapping[str, Any], result: Conversion) -> list[str]:
-    hooks = top.get("hooks")
-    startup = hooks.get("on_startup") if isinstance(hooks, dict) else None
-    wanted = startup.get("preload") if isinstance(startup, dict) else None
+    wanted = _mapping(_mapping(top.get("hooks")).get("on_startup")).get("preload")
     found = []
-    for name in map(str, wanted if isinstance(wanted, list) else []):
+    for name in map(str, _list(wanted)):
         if name in entries:
             found.append(name)
         else:
@@ -313,11 +311,9 @@ def _keys(top: Mapping[str, Any], result: Conversion) -> dict[str, Any]:
 
 
 def _routing(top: Mapping[str, Any], entries: Mapping[str, dict[str, Any]], result: Conversion) -> dict[str, Any]:
-    routing = top.get("routing") if isinstance(top.get("routing"), dict) else {}
-    assert isinstance(routing, dict)
-    router = routing.get("router") if isinstance(routing.get("router"), dict) else {}
-    assert isinstance(router, dict)
-    settings = dict(router.get("settings") or {})
+    routing = _mapping(top.get("routing"))
+    router = _mapping(routing.get("router"))
+    settings = dict(_mapping(router.get("settings")))
     for legacy in ("groups", "matrix"):
         if top.get(legacy) is not None:
             settings.setdefault(legacy, top[legacy])
@@ -339,11 +335,8 @@ def _routing(top: Mapping[str, Any], entries: Mapping[str, dict[str, Any]], resu
 
 
 def _priorities(routing: Mapping[str, Any], entries: Mapping[str, dict[str, Any]], result: Conversion) -> None:
-    scheduler = routing.get("scheduler")
-    settings = scheduler.get("settings") if isinstance(scheduler, dict) else None
-    fifo = settings.get("fifo") if isinstance(settings, dict) else None
-    priorities = fifo.get("priority") if isinstance(fifo, dict) else None
-    for name, priority in (priorities or {}).items():
+    settings = _mapping(_mapping(routing.get("scheduler")).get("settings"))
+    for name, priority in _mapping(_mapping(settings.get("fifo")).get("priority")).items():
         if name in entries:
             entries[name]["priority"] = priority
         else:
@@ -353,8 +346,9 @@ def _priorities(routing: Mapping[str, Any], entries: Mapping[str, dict[str, Any]
 
 def _groups(groups: Any, entries: Mapping[str, Any], result: Conversion) -> dict[str, Any]:
     kept: dict[str, Any] = {}
-    for name, group in (groups if isinstance(groups, dict) else {}).items():
-        members = [member for member in map(str, group.get("members") or []) if member in entries]
+    for name, raw in _mapping(groups).items():
+        group = _mapping(raw)
+        members = [member for member in map(str, _list(group.get("members"))) if member in entries]
         if members:
             flags = {key: group[key] for key in ("swap", "exclusive", "persistent") if key in group}
             kept[str(name)] = {**flags, "members": members}
@@ -365,7 +359,7 @@ def _groups(groups: Any, entries: Mapping[str, Any], result: Conversion) -> dict
 
 def _matrix(matrix: Any, result: Conversion) -> dict[str, Any]:
     """Without the models that are left out: a set allows any part of itself, so the rest of it still holds."""
-    kept = {key: dict(matrix.get(key) or {}) for key in ("vars", "evict_costs", "sets")}
+    kept = {key: dict(_mapping(_mapping(matrix).get(key))) for key in ("vars", "evict_costs", "sets")}
     gone = set(result.left_out)
     gone |= {var for var, name in kept["vars"].items() if str(name) in gone}
     kept["vars"] = {var: name for var, name in kept["vars"].items() if var not in gone}
@@ -425,10 +419,9 @@ def _written(node: Node) -> str:
 def _selectors(top: Mapping[str, Any], entries: Mapping[str, dict[str, Any]], result: Conversion) -> dict[str, Any]:
     known = _names(entries)
     kept: dict[str, Any] = {}
-    selectors = top.get("selectors")
-    for name, selector in (selectors if isinstance(selectors, dict) else {}).items():
-        where = f"selectors.{name}"
-        targets = [str(target) for target in selector.get("targets") or []]
+    for name, raw in _mapping(top.get("selectors")).items():
+        selector, where = _mapping(raw), f"selectors.{name}"
+        targets = [str(target) for target in _list(selector.get("targets"))]
         here = [target for target in targets if target in known]
         for target in targets:
             if target not in known:
@@ -436,8 +429,8 @@ def _selectors(top: Mapping[str, Any], entries: Mapping[str, dict[str, Any]], re
         if not here:
             result.lost(where, "the selector was left out: none of its targets is here")
             continue
-        settings = selector.get("settings") or selector.get("balance") or {}
-        strategy = {"balance": "spillover"}.get(selector.get("strategy"), selector.get("strategy"))
+        settings = _mapping(selector.get("settings") or selector.get("balance"))
+        strategy = "spillover" if selector.get("strategy") == "balance" else selector.get("strategy")
         told = {key: selector[key] for key in ("name", "description", "unlisted", "metadata") if selector.get(key)}
         spillover = {"spillover": settings["spillover"]} if "spillover" in settings else {}
         kept[str(name)] = {"strategy": strategy, "targets": here, **spillover, **told}
@@ -447,10 +440,10 @@ def _selectors(top: Mapping[str, Any], entries: Mapping[str, dict[str, Any]], re
 def _profiles(top: Mapping[str, Any], result: Conversion) -> dict[str, Any]:
     known = _names(result.config["LLM"]) | set(result.config.get("selectors", {}))
     kept: dict[str, Any] = {}
-    profiles = top.get("profiles")
-    for name, profile in (profiles if isinstance(profiles, dict) else {}).items():
+    for name, raw in _mapping(top.get("profiles")).items():
+        profile = _mapping(raw)
         pins: dict[str, Any] = {}
-        for asked, target in (profile.get("pins") or {}).items():
+        for asked, target in _mapping(profile.get("pins")).items():
             if target in (None, "") or str(target) in known:
                 pins[str(asked)] = target or None
             else:
@@ -469,8 +462,7 @@ def _names(entries: Mapping[str, dict[str, Any]]) -> set[str]:
 
 
 def _note_the_rest(top: Mapping[str, Any], result: Conversion) -> None:
-    peers = top.get("peers")
-    for name in peers if isinstance(peers, dict) else []:
+    for name in _mapping(top.get("peers")):
         message = "the peer was left out: the router serves models of this machine only"
         result.lost(f"peers.{name}", message, "keep a gateway in front for it")
     if top.get("captureBuffer"):
@@ -485,6 +477,15 @@ def _note_the_rest(top: Mapping[str, Any], result: Conversion) -> None:
     for key in top:
         if key not in known:
             result.lost(key, "it was left out: it is not known here")
+
+
+def _mapping(value: Any) -> Mapping[Any, Any]:
+    """What should be a mapping; empty where it is something else, which `check` would not know either."""
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 # --- the files ------------------------------------------------------------------------------------------------------

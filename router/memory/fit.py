@@ -4,7 +4,8 @@ What counts is the measured figure where there is one, else the estimate. It is 
 configuration says.
 """
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -15,6 +16,8 @@ from router.memory.measured import Measured
 
 CHECKPOINTS = 4
 """Context checkpoints that a long conversation is taken to have where nobody says."""
+SHOWN = 5
+"""Of the last loads, in text."""
 CRAM_MIB = 8192
 """llama-server's own `cache-ram`."""
 
@@ -59,12 +62,17 @@ class Fit:
     problem: str
     measured: Mapping[int, int]
     """The most that one replica has held."""
-    last: Mapping[int, int]
+    history: tuple[Mapping[int, int], ...]
+    """The last few, oldest first."""
     loads: int
     need: Need
     totals: Mapping[int, int]
     fits: bool | None
     beside: tuple[Beside, ...]
+    everyone: Beside | None
+    """All models of these GPUs together, where there are more than two."""
+    declare: Mapping[str, int]
+    """What one replica would write into `capacities`, for pools named after GPUs."""
     cache: Cache | None
 
 
@@ -89,12 +97,14 @@ def fit(
         estimate=guess,
         problem=problem,
         measured=measured.most.get(model.name, {}),
-        last=measured.last.get(model.name, {}),
+        history=tuple(measured.history.get(model.name, ())),
         loads=measured.loads.get(model.name, 0),
         need=need,
         totals=totals,
         fits=_fits(need.gpus, totals) if need.by else None,
         beside=tuple(_beside(need, need_of(other, measured), totals) for other in others),
+        everyone=_everyone(need, [need_of(other, measured) for other in others], totals),
+        declare={f"gpu{gpu}": mib for gpu, mib in _of_one(model, guess, measured).items()},
         cache=_cache(guess, model, tokens, cram_mib, checkpoints) if guess else None,
     )
 
@@ -129,6 +139,21 @@ def _beside(need: Need, other: Need, totals: Mapping[int, int]) -> Beside:
     return Beside(other.model, other, together, _fits(together, totals))
 
 
+def _everyone(need: Need, others: Sequence[Need], totals: Mapping[int, int]) -> Beside | None:
+    if len(others) < 2 or not all(each.by for each in (need, *others)):
+        return None
+    sums = {gpu: mib + sum(other.gpus.get(gpu, 0) for other in others) for gpu, mib in need.gpus.items()}
+    return Beside(f"all {len(others) + 1}", need, sums, _fits(sums, totals))
+
+
+def _of_one(model: ModelConfig, guess: Estimate | None, measured: Measured) -> Mapping[int, int]:
+    """MiB per GPU of a single replica; of those on a GPU of its own, each counts there."""
+    if most := measured.most.get(model.name):
+        return most
+    count = 1 if model.replica_gpus else model.replicas
+    return {gpu: mib // count for gpu, mib in guess.gpus.items()} if guess else {}
+
+
 def _cache(guess: Estimate, model: ModelConfig, tokens: int, cram_mib: int | None, checkpoints: int | None) -> Cache:
     written = model.options.get("cache-ram", str(CRAM_MIB))
     cram = int(float(written)) if cram_mib is None else cram_mib
@@ -157,7 +182,7 @@ def as_json(found: Fit) -> dict[str, Any]:
             "window": guess.shape.window,
         },
         "problem": found.problem or None,
-        "measured": {"loads": found.loads, "gpus": _keyed(found.measured), "last": _keyed(found.last)}
+        "measured": {"loads": found.loads, "gpus": _keyed(found.measured), "history": list(map(_keyed, found.history))}
         if found.measured
         else None,
         "need": {"by": found.need.by or None, "gpus": _keyed(found.need.gpus)},
@@ -173,6 +198,8 @@ def as_json(found: Fit) -> dict[str, Any]:
             }
             for other in found.beside
         ],
+        "all": {"together": _keyed(found.everyone.together), "fits": found.everyone.fits} if found.everyone else None,
+        "declare": dict(found.declare),
         "prompt_cache": cache
         and {
             "fixed_mib": round(cache.cost.fixed_mib, 1),
@@ -213,7 +240,7 @@ def as_text(found: Fit) -> Iterable[str]:
         )
     if found.measured:
         yield f"  measured   {_sizes(found.measured)} at most, of one replica in {_count(found.loads, 'load')}"
-        yield f"             {_sizes(found.last)} the last time"
+        yield f"             lately {'; '.join(map(_sizes, found.history[-SHOWN:]))}"
     else:
         yield "  measured   never: it was not loaded yet, or NVML is not there"
     if found.need.by:
@@ -221,6 +248,11 @@ def as_text(found: Fit) -> Iterable[str]:
     for other in found.beside:
         said = _of(other.together, found.totals) if other.together else "its size is not known"
         yield f"  beside     {other.model} ({other.need.by or 'unknown'}): together {said}: {WORDS[other.fits]}"
+    if found.everyone is not None:
+        said = _of(found.everyone.together, found.totals)
+        yield f"  together   {found.everyone.model} models there: {said}: {WORDS[found.everyone.fits]}"
+    if found.declare:
+        yield f'  declare    "capacities": {json.dumps(found.declare)}'
     if found.cache is not None:
         yield from _cache_lines(found.cache)
 

@@ -1,6 +1,6 @@
 """What NVML said that each model's processes held, as the log has it: at ready, and just before their end."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from eventlog.events import (
 )
 from eventlog.reader import read
 
+KEPT = 8
+"""Replicas of a model whose figures are kept."""
 TYPES = ("ReplicaSpawnOrdered", "ReplicaReady", "ReplicaStopped", "ReplicaCrashed", "RouterStarted")
 
 
@@ -24,12 +26,14 @@ class Measured:
 
     most: dict[str, dict[int, int]] = field(default_factory=dict)
     """Per model and GPU, the most MiB that one replica has held."""
-    last: dict[str, dict[int, int]] = field(default_factory=dict)
-    """The same of the last one that was measured."""
+    history: dict[str, list[dict[int, int]]] = field(default_factory=dict)
+    """The same of the last few that were measured, oldest first: the larger of the figures at ready and at the end."""
     loads: dict[str, int] = field(default_factory=dict)
     """Replicas that were measured."""
     totals: dict[int, int] = field(default_factory=dict)
     """MiB of each GPU, as the router saw them at its last start."""
+    _lives: dict[str, dict[str, dict[int, int]]] = field(default_factory=dict)
+    """By model and replica, those of `history`."""
     _models: dict[str, str] = field(default_factory=dict)
     """Replica to model, while it lives."""
 
@@ -44,21 +48,27 @@ class Measured:
             case ReplicaReady() if event.vram:
                 model = self._models.get(event.replica, "")
                 self.loads[model] = self.loads.get(model, 0) + 1
-                self._note(model, event.vram)
+                self._note(model, event.replica, event.vram)
             case ReplicaStopped():
-                self._note(self._models.pop(event.replica, ""), event.freed)
+                self._note(self._models.pop(event.replica, ""), event.replica, event.freed)
             case ReplicaCrashed():
-                self._note(self._models.pop(event.replica, ""), event.vram)
+                self._note(self._models.pop(event.replica, ""), event.replica, event.vram)
 
-    def _note(self, model: str, parts: Iterable[Memory]) -> None:
+    def _note(self, model: str, replica: str, parts: Iterable[Memory]) -> None:
         held = {part.gpu: part.mib for part in parts if part.mib > 0}
         if not model or not held:
             return
-        self.last[model] = held
-        most = self.most.setdefault(model, {})
-        for gpu, mib in held.items():
-            most[gpu] = max(mib, most.get(gpu, 0))
-        self.most[model] = dict(sorted(most.items()))
+        lives = self._lives.setdefault(model, {})
+        life = lives[replica] = _larger(lives.pop(replica, {}), held)
+        if len(lives) > KEPT:
+            del lives[next(iter(lives))]
+        self.most[model] = _larger(self.most.get(model, {}), life)
+        self.history[model] = list(lives.values())
+
+
+def _larger(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+    """Per GPU."""
+    return {gpu: max(one.get(gpu, 0), other.get(gpu, 0)) for gpu in sorted({*one, *other})}
 
 
 def measure(events: Iterable[Event]) -> Measured:

@@ -5,13 +5,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from router.cli import main
 from router.llama_options import OptionTable, parse_help
 from router.llama_swap.convert import Conversion, convert, presets_text
-from router.llama_swap.document import NoDocument, read_document
+from router.llama_swap.document import Document, NoDocument, read_document
 from router.presets import PRESET_ONLY
 from tests.router.config_desk import HELP, Desk
+
+WORDS = (
+    "a",
+    "b",
+    "cmd",
+    "env",
+    "members",
+    "pins",
+    "targets",
+    "settings",
+    "vars",
+    "sets",
+    "fifo",
+    "priority",
+    "preload",
+)
+TOPS = ("apiKeys", "groups", "hooks", "matrix", "peers", "profiles", "routing", "selectors", "globalTTL", "novelty")
 
 TABLE = OptionTable(parse_help(HELP), PRESET_ONLY)
 
@@ -296,6 +315,24 @@ def test_what_only_a_gateway_or_another_engine_has_is_named() -> None:
     )
     assert [where for where, _ in notes(result, "lost")] == ["models.v", "peers.far", "novelty"]
     assert "captureBuffer" in [where for where, _ in notes(result, "changed")]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(top=st.dictionaries(st.sampled_from(TOPS), VALUES, max_size=5), model=VALUES)
+def test_whatever_stands_in_the_file_is_carried_over_or_left_out_but_never_the_end(top: Any, model: Any) -> None:
+    """Values of the wrong kind anywhere: the conversion ends, and what it writes is JSON."""
+    body = model if isinstance(model, dict) else {"env": model, "aliases": model, "filters": model}
+    models = {"a": {"cmd": "llama-server -m x", **body}, "b": {"cmd": "llama-server -m x"}}
+    result = convert(Document(top, models), TABLE)
+    json.dumps(result.config)
+    presets_text(result.presets)
 
 
 # --- the verb -------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def test_the_most_that_was_seen_counts_at_ready_and_at_the_end() -> None:
     """A prompt makes a process grow: what it held when it ended can be more than when it was ready."""
     found = measure([*loads("a", ({0: 100, 1: 50}, {0: 140, 1: 50}), ({0: 120}, {})), *loads("b", ({}, {0: 9}))])
     assert found.most == {"a": {0: 140, 1: 50}, "b": {0: 9}}
-    assert found.last == {"a": {0: 120}, "b": {0: 9}}
+    assert found.history == {"a": [{0: 140, 1: 50}, {0: 120}], "b": [{0: 9}]}
     assert found.loads == {"a": 2}
 
 
@@ -84,7 +84,7 @@ def test_what_was_measured_counts_more_than_the_estimate(desk: Desk, capsys: pyt
     write_log(desk, *loads("a", ({0: 16_000}, {0: 16_000})), *loads("b", ({0: 8_576, 1: 100}, {})))
     found = json.loads(answer(capsys, "a", "--json"))
     assert found["need"] == {"by": "measured", "gpus": {"0": 16_000}}
-    assert found["measured"] == {"loads": 1, "gpus": {"0": 16_000}, "last": {"0": 16_000}}
+    assert found["measured"] == {"loads": 1, "gpus": {"0": 16_000}, "history": [{"0": 16_000}]}
     assert found["fits"] is True
     [beside] = found["beside"]
     assert (beside["model"], beside["together"], beside["fits"]) == ("b", {"0": TOTAL_MIB}, True)
@@ -92,6 +92,26 @@ def test_what_was_measured_counts_more_than_the_estimate(desk: Desk, capsys: pyt
     assert "16,000 of 24,576 MiB on GPU 0: fits" in answer(capsys, "a")
     write_log(desk, *loads("a", ({0: 16_001}, {})))
     assert json.loads(answer(capsys, "a", "--json"))["beside"][0]["fits"] is False
+
+
+def test_only_the_last_few_loads_are_kept_one_by_one() -> None:
+    found = measure(loads("a", *(({0: 100 + number}, {}) for number in range(20))))
+    assert [life[0] for life in found.history["a"]] == list(range(112, 120))
+    assert (found.most["a"], found.loads["a"]) == ({0: 119}, 20)
+
+
+def test_all_models_of_a_gpu_are_added_up_and_what_to_declare_is_said(
+    desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """b shares a GPU with a, and another one with c."""
+    measured = [*loads("a", ({0: 9_000}, {})), *loads("b", ({0: 9_000, 1: 9_000}, {})), *loads("c", ({1: 9_000}, {}))]
+    write_log(desk, *measured)
+    found = json.loads(answer(capsys, "b", "--json"))
+    assert found["all"] == {"together": {"0": 18_000, "1": 18_000}, "fits": True}
+    assert found["declare"] == {"gpu0": 9_000, "gpu1": 9_000}
+    out = answer(capsys, "b")
+    assert "together   all 3 models there: 18,000 of 24,576 MiB on GPU 0, 18,000 of 24,576 MiB on GPU 1: fits" in out
+    assert '"capacities": {"gpu0": 9000, "gpu1": 9000}' in out
 
 
 def test_the_prompt_cache_is_sized_for_a_conversation(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
