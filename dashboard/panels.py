@@ -22,8 +22,9 @@ from projections.output import plain
 
 TIME_LIMIT_S = 20.0
 MAX_ROWS = 20_000
-FINE_STEPS, COARSE_STEPS = 1500, 300
-"""Stays that begin in the same step are one bar of the residency figure: about a pixel of it, or a few."""
+FINE_STEPS, COARSE_STEPS, MARKS = 1500, 300, 100
+"""Stays that begin in the same step are one bar of the residency figure: about a pixel of it, or a few. The steps in
+which swaps are one mark are as wide as a mark."""
 BARS_MAX = 1500
 """More bars than that are drawn in coarse steps."""
 
@@ -125,7 +126,7 @@ async def _residency(history: History, asked: Asked) -> dict[str, Any]:
     if len(rows) > BARS_MAX:
         step_us = max(1, span_us // COARSE_STEPS)
         rows = await ask(history, "residency_over_time", asked, bucket_us=step_us)
-    swaps = await ask(history, "swaps_over_time", asked, bucket_us=max(1, span_us // COARSE_STEPS))
+    swaps = await ask(history, "swaps_over_time", asked, bucket_us=max(1, span_us // MARKS))
     hues = await colours.hues(history)
     drawn = residency.figure(rows, swaps, hues, asked.since_us, asked.until_us)
     return {"rows": rows, "swaps": swaps, "figure": drawn}

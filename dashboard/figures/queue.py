@@ -18,14 +18,17 @@ def figure(depth: Sequence[Row], waits: Sequence[Row], since_us: int, until_us: 
     drawn = layout(since_us, until_us, HEIGHT_PX)
     drawn["margin"] |= {"t": 24}
     drawn["xaxis"] |= {"anchor": "y2"}
-    drawn["yaxis"] = _axis(upper, rangemode="tozero", tickformat="~s")
-    drawn["yaxis2"] = _axis(lower, rangemode="tozero", ticksuffix=" s")
+    most = max([1, *(max(row["queued_max"], row["in_flight_max"]) for row in depth)])
+    # Halves of a request are no numbers to look at.
+    drawn["yaxis"] = _axis(upper, range=[0, most * 1.08], **({"dtick": 1} if most < 5 else {"tickformat": "~s"}))
+    unit, unit_us = _unit(waits)
+    drawn["yaxis2"] = _axis(lower, rangemode="tozero", ticksuffix=f" {unit}")
     drawn["annotations"] = [
         title("requests, the most in each step", upper[1]),
         title("wait before the start", lower[1]),
     ]
     steps = _held(depth, until_us, bucket_us)
-    columns = with_gaps([_seconds(row) for row in waits], bucket_us, ("p50_s", "p95_s", "p50_said", "p95_said"))
+    columns = with_gaps([_wait(row, unit_us) for row in waits], bucket_us, ("p50", "p95", "p50_said", "p95_said"))
     quantiles = (("half of them", "p50", "var(--hue-2)"), ("95 %", "p95", "var(--hue-4)"))
     traces = [
         line(
@@ -45,7 +48,7 @@ def figure(depth: Sequence[Row], waits: Sequence[Row], since_us: int, until_us: 
         said = columns[f"{value}_said"]
         told = f"{name} waited at most %{{customdata}}<extra></extra>"
         traces.append(
-            line(name, columns, f"{value}_s", colour, yaxis="y2", customdata=said, hovertemplate=told)
+            line(name, columns, value, colour, yaxis="y2", customdata=said, hovertemplate=told)
             | {"mode": "lines+markers", "marker": {"size": 4, "color": colour}}
         )
     return {"data": traces, "layout": drawn}
@@ -70,11 +73,17 @@ def _held(depth: Sequence[Row], until_us: int, bucket_us: int) -> dict[str, list
     return columns
 
 
-def _seconds(row: Row) -> Row:
+def _unit(waits: Sequence[Row]) -> tuple[str, int]:
+    """Of the axis of waits, and its microseconds."""
+    longest_us = max((row["wait_p95_us"] or 0 for row in waits), default=0)
+    return ("s", 1_000_000) if longest_us >= 1_000_000 else ("ms", 1000)
+
+
+def _wait(row: Row, unit_us: int) -> Row:
     told = {"at_us": row["at_us"]}
     for name in ("p50", "p95"):
         wait_us = row[f"wait_{name}_us"]
-        told |= {f"{name}_s": None if wait_us is None else wait_us / 1e6, f"{name}_said": duration(wait_us)}
+        told |= {name: None if wait_us is None else wait_us / unit_us, f"{name}_said": duration(wait_us)}
     return told
 
 

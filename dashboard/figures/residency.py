@@ -138,7 +138,7 @@ def _marks(swaps: Sequence[Row], lane_of: Mapping[int, float]) -> dict[str, Any]
         "name": "swaps",
         "x": [ms(swap["begun_us"]) for swap in swaps],
         "y": [lane_of[swap["gpu"]] - 0.62 for swap in swaps],
-        "marker": {"symbol": "triangle-down", "size": 9, "color": "var(--text)"},
+        "marker": {"symbol": "triangle-down", "size": 8, "color": "var(--text)"},
         "customdata": [swap["swap"] for swap in swaps],
         "text": [_swap_said(swap) for swap in swaps],
         "hovertemplate": "%{text}<extra></extra>",

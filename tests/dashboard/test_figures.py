@@ -178,6 +178,18 @@ def test_waits_are_drawn_in_seconds_and_said_with_their_unit() -> None:
     assert queue.figure([], [], START_US, UNTIL_US, STEP_US) is None
 
 
+def test_short_waits_are_drawn_in_milliseconds_and_few_requests_in_whole_numbers() -> None:
+    waits = [{"at_us": at(0), "requests": 3, "wait_p50_us": 1_500, "wait_p95_us": 90_000, "wait_max_us": 1}]
+    figure = queue.figure([depth(0, 2, 1)], waits, START_US, UNTIL_US, STEP_US)
+    assert figure is not None
+    assert traces(figure)["95 %"]["y"] == [90.0]
+    assert figure["layout"]["yaxis2"]["ticksuffix"] == " ms"
+    assert figure["layout"]["yaxis"]["dtick"] == 1
+    crowded = queue.figure([depth(0, 2000, 1)], [], START_US, UNTIL_US, STEP_US)
+    assert crowded is not None
+    assert "dtick" not in crowded["layout"]["yaxis"]
+
+
 # --- tokens -------------------------------------------------------------------------------------------------------
 
 
