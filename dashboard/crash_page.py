@@ -133,7 +133,7 @@ def shown(made: Made) -> dict[str, Any]:
     return {
         "number": incident["number"],
         "of": story["of"],
-        "suspects": [{**suspect, "evidence": "; ".join(suspect["evidence"])} for suspect in story["suspects"]],
+        "suspects": [suspected(suspect) for suspect in story["suspects"]],
         "served": [served(row, incident["at_us"]) for row in story["served"]],
         "memory": [memory(int(gpu), samples, incident["at_us"]) for gpu, samples in sorted(story["memory"].items())],
         "lines": incident.get("last_lines") or [],
@@ -150,6 +150,19 @@ def shown(made: Made) -> dict[str, Any]:
         "earlier": story["earlier"],
         "settled": made.settled,
     }
+
+
+SUSPECTS = {
+    "gpu memory": "The memory of {name}",
+    "main memory": "The main memory of {name}",
+    "configuration": "The configuration of {name}",
+}
+
+
+def suspected(suspect: Row) -> Row:
+    """Who it is, in words, and why."""
+    name = SUSPECTS.get(suspect["kind"], f"{suspect['kind'].capitalize()} {{name}}").format(name=suspect["name"])
+    return {"name": name, "evidence": "; ".join(suspect["evidence"])}
 
 
 def served(row: Row, at_us: int) -> Row:

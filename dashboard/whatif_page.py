@@ -6,12 +6,14 @@ GET  /dash/api/whatif          the latest, with its result; ?job=N for an earlie
 GET  /dash/api/whatif/stream   how far it is, as server-sent events
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
+from dashboard import words
 from dashboard.assets import PLOTLY
 from dashboard.figures import whatif as figures
 from dashboard.history import History
@@ -167,12 +169,12 @@ def trust(errors: list[Row]) -> dict[str, Any]:
         kind, said = "warn", "It is rough: trust large differences below, not small ones."
     else:
         kind, said = "bad", "It is far off for this traffic: take the figures below for hints only."
-    words = {name: (text, unit) for name, text, unit, _ in MEASURES}
+    known = {name: (text, unit) for name, text, unit, _ in MEASURES}
     listed = [
         {
-            "words": words[error["measure"]][0],
-            "recorded": figure(error["recorded"], words[error["measure"]][1]),
-            "simulated": figure(error["simulated"], words[error["measure"]][1]),
+            "words": known[error["measure"]][0],
+            "recorded": figure(error["recorded"], known[error["measure"]][1]),
+            "simulated": figure(error["simulated"], known[error["measure"]][1]),
             "off": signed_percent(error["share"]),
         }
         for error in errors
@@ -184,11 +186,11 @@ def simulated(result: Row) -> dict[str, Any]:
     """Of `replay simulate`."""
     baseline, other, recorded = result["baseline"], result["alternative"], result["recorded"]
     table = []
-    for name, words, unit, meaning in MEASURES:
-        change, better = changed(name, baseline[name], other[name]) if other is not None else ("", None)
+    for name, said, unit, meaning in MEASURES:
+        change, better = changed(name, baseline[name], other[name], unit) if other is not None else ("", None)
         table.append(
             {
-                "words": words,
+                "words": said,
                 "meaning": meaning,
                 "recorded": figure(recorded[name], unit) if recorded else None,
                 "baseline": figure(baseline[name], unit),
@@ -212,12 +214,12 @@ def simulated(result: Row) -> dict[str, Any]:
     }
 
 
-def changed(name: str, before: float, after: float) -> tuple[str, bool | None]:
+def changed(name: str, before: float, after: float, unit: str = "") -> tuple[str, bool | None]:
     """The difference in words, and whether it is for the better; None where it is neither, or too little to tell."""
     if before == after:
         return "same", None
     if not before:
-        return f"from 0 to {number(after)}", False if name in LESS_IS_BETTER else None
+        return f"from 0 to {figure(after, unit)}", False if name in LESS_IS_BETTER else None
     share = (after - before) / before
     better = share < 0 if name in LESS_IS_BETTER and abs(share) >= WORTH_SAYING else None
     return signed_percent(share), better
@@ -240,15 +242,10 @@ def tuned(result: Row) -> dict[str, Any]:
     """Of `replay tune`."""
     trials = result["trials"]
     best = result["recommended"]
-    shown_trials = [
-        {
-            "name": ", ".join(trial["sets"]) or "as it is",
-            "kind": "chosen" if place == best else "" if trial["sets"] else "current",
-            "front": trial["best"],
-            "cells": [figure(trial["measures"][name], _unit(name)) for name, _ in TRIAL_COLUMNS],
-        }
-        for place, trial in enumerate(trials)
-    ]
+    groups: dict[str, list[int]] = {}
+    for place, trial in enumerate(trials):
+        groups.setdefault(repr(trial["measures"]), []).append(place)
+    shown_trials = [_row(trials, places, best) for places in groups.values()]
     kept = [trial for place, trial in enumerate(shown_trials) if place < TRIALS_SHOWN or trial["kind"]]
     changed = trials[best]["sets"]
     return {
@@ -256,12 +253,24 @@ def tuned(result: Row) -> dict[str, Any]:
         "source": [*result["notes"], f"costs {result['costs']}"],
         "trust": trust(result["errors"]),
         "sets": changed,
-        "sentence": result["why"],
+        "sentence": words.sentence(result["why"]),
         "config": msgspec.json.format(msgspec.json.encode(result["config"]), indent=2).decode() if changed else "",
         "columns": [words for _, words in TRIAL_COLUMNS],
         "trials": kept,
-        "left_out": len(trials) - len(kept),
+        "left_out": len(groups) - len(kept),
         "trade": figures.trade_off(trials, best),
+    }
+
+
+def _row(trials: Sequence[Row], places: Sequence[int], best: int) -> Row:
+    """Trials with the same figures: the recommended one, or the one that changes least, and how many there are."""
+    told = min(places, key=lambda place: (place != best, len(trials[place]["sets"])))
+    name = ", ".join(trials[told]["sets"]) or "as it is"
+    is_current = any(not trials[place]["sets"] for place in places)
+    return {
+        "name": f"{name}, and {len(places) - 1} more alike" if len(places) > 1 else name,
+        "kind": "chosen" if best in places else "current" if is_current else "",
+        "cells": [figure(trials[told]["measures"][name], _unit(name)) for name, _ in TRIAL_COLUMNS],
     }
 
 

@@ -82,7 +82,7 @@ def test_a_search_recommends_and_says_what_to_paste_or_that_nothing_is_better(da
     assert len(told["result"]["trials"]) == 3
     shown = text_of(html)
     assert "Recommended" in shown
-    assert told["result"]["why"].split(";")[0] in shown
+    assert told["result"]["why"].split(";")[0][1:] in shown
     assert "<html" not in html
 
 
@@ -218,6 +218,7 @@ def test_a_difference_says_whether_it_is_for_the_better() -> None:
     assert changed("finished", 10, 12) == ("+20 %", None)
     assert changed("swaps", 10, 10) == ("same", None)
     assert changed("overtakes", 0, 12) == ("from 0 to 12", False)
+    assert changed("cached_share", 0, 0.25, "share") == ("from 0 to 25 %", None)
     assert changed("wait_mean_s", 10, 10.01) == ("+0.1 %", None)
 
 
@@ -249,3 +250,18 @@ def test_of_many_trials_the_best_are_shown_and_always_those_that_matter() -> Non
     assert [trial["name"] for trial in shown["trials"] if trial["kind"]] == ["X=1", "as it is"]
     assert shown["left_out"] == 20
     assert shown["config"] == '{\n  "A": 1\n}'
+
+
+def test_trials_with_the_same_figures_are_one_row() -> None:
+    alike = [["X=1", "Y=2"], ["X=1"], []]
+    trials = [{"sets": sets, "best": True, "measures": measures()} for sets in alike]
+    trials.append({"sets": ["X=2"], "best": True, "measures": measures(wait_mean_s=0.5)})
+    result = {"notes": [], "costs": "c", "errors": [], "trials": trials, "recommended": 3, "why": "it is shorter"}
+
+    shown = tuned({**result, "config": {}})
+
+    assert [(trial["name"], trial["kind"]) for trial in shown["trials"]] == [
+        ("as it is, and 2 more alike", "current"),
+        ("X=2", "chosen"),
+    ]
+    assert shown["sentence"] == "It is shorter."
