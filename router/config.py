@@ -22,6 +22,7 @@ from typing import Any, Literal
 import msgspec
 
 from eventlog.settings import KeySettings, ModelSettings, SchedulerSettings
+from router.cache_settings import SAVE_PATH, KeepConfig, read_keep, shape_of
 from router.gpu_checks import check_gpus
 from router.gpus import count_gpus
 from router.llama_server import binary_identity, check_embedded, find_llama_server, read_options
@@ -157,6 +158,8 @@ class Config:
     """tcp: for a llama-server that cannot listen on a socket file."""
     timings: Timings = Timings()
     limits: Limits = Limits()
+    keep: KeepConfig = field(default_factory=KeepConfig)
+    """Prompt caches that survive swaps."""
     keys: Mapping[str, KeyConfig] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     """Every name of a model that a client may use, aliases included, to the model's real name."""
@@ -167,6 +170,11 @@ class Config:
     notes: tuple[str, ...] = ()
     """For the log, at the start and at each reload."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def keep_directory(self) -> Path:
+        """Where prompt caches are kept, if they are."""
+        return self.keep.directory if self.keep.on else Path()
 
     def resolve(self, asked: str) -> ModelConfig | None:
         """The model that a client means; names are case-sensitive, a quantisation after ":" is not."""
@@ -192,11 +200,19 @@ class Config:
         identity = binary_identity(self.llama_server)
         models = {
             name: msgspec.structs.replace(
-                settings, fingerprint=_fingerprint(key, self.llama_server, identity, self.models[name])
+                settings,
+                fingerprint=_fingerprint(key, self.llama_server, identity, self.models[name], self.keep),
+                cache_shape=self._cache_shape(key, identity, self.models[name]),
             )
             for name, settings in self.scheduler.models.items()
         }
         return replace(self, scheduler=msgspec.structs.replace(self.scheduler, models=models))
+
+    def _cache_shape(self, key: bytes, identity: list[str], model: ModelConfig) -> str:
+        if not self.keep.on:
+            return ""
+        shape = shape_of(model, identity, embedded=self.llama_server_from == "embedded")
+        return _keyed(key, json.dumps([list(self.llama_server), *shape], ensure_ascii=True))
 
     def effective(self, key: bytes) -> dict[str, Any]:
         """The whole configuration as plain data for RouterStarted; secrets as hashes keyed by `key`."""
@@ -222,6 +238,7 @@ class Config:
             "selectors": {name: asdict(selector) for name, selector in self.selectors.items()},
             "timings": asdict(self.timings),
             "limits": asdict(self.limits),
+            "keep": {**asdict(self.keep), "directory": str(self.keep.directory)},
             "keys": {name: {**asdict(entry), "sha256": _keyed(key, entry.sha256)} for name, entry in self.keys.items()},
             "models": models,
         }
@@ -278,6 +295,8 @@ def load(
     if len(findings.problems) == known:
         check_placement(drafts, gpus, routing, cap, selectors, _names(drafts), str(config_path), findings)
     default_model = _default_model(values, drafts, findings)
+    with_own_path = [draft.name for draft in drafts if SAVE_PATH in draft.settings]
+    keep = read_keep(top, str(config_path), places.state, with_own_path, findings)
     eviction = _eviction(values, findings)
     _warn_of_others(values, keys, findings)
     if findings.problems or table is None:
@@ -297,7 +316,8 @@ def load(
         host=values["HOST"],
         port=values["PORT"],
         models=models,
-        scheduler=_scheduler(values, models, keys, gpus, eviction, routing, cap),
+        keep=keep,
+        scheduler=_scheduler(values, models, keys, gpus, eviction, routing, cap, keep),
         llama_server=server,
         llama_server_from=server_from,
         log_dir=places.log,
@@ -467,6 +487,7 @@ def _scheduler(
     eviction: Literal["lru", "fifo", "worth"],
     routing: Routing,
     cap: int,
+    keep: KeepConfig,
 ) -> SchedulerSettings:
     return SchedulerSettings(
         models={
@@ -506,6 +527,11 @@ def _scheduler(
         matrix_evict_costs=dict(routing.matrix_evict_costs),
         pools=dict(routing.pools),
         keys={name: KeySettings(max_parallel=key.max_parallel) for name, key in keys.items()},
+        keep_caches=keep.on,
+        keep_min_tokens=keep.min_tokens,
+        keep_hold_us=_us(keep.hold_s),
+        keep_budget_mib=keep.budget_mib,
+        keep_persist=keep.persist,
     )
 
 
@@ -552,11 +578,14 @@ def _log(values: Values) -> LogConfig:
     )
 
 
-def _fingerprint(key: bytes, server: Sequence[str], identity: Sequence[str], model: ModelConfig) -> str:
+def _fingerprint(
+    key: bytes, server: Sequence[str], identity: Sequence[str], model: ModelConfig, keep: KeepConfig
+) -> str:
     started_with = [
         *map(list, (server, identity, model.argv, sorted(model.env.items()))),
         model.mask,
         model.replica_gpus,
+        *(["keeps caches"] if keep.on else []),
     ]
     return _keyed(key, json.dumps(started_with, ensure_ascii=True))
 

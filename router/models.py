@@ -223,6 +223,8 @@ def _check_globals(shared: Mapping[str, Setting], table: OptionTable, findings: 
 
 
 PROMPT_CACHE_KEYS = ("enable", "ramMiB", "ramMiBPerModel", "reuseChunk", "checkpoints", "checkpointMinStep")
+KEEP_KEYS = ("keepAcrossSwaps", "keepDirectory", "keepBudgetMiB", "keepMinTokens", "keepMaxHoldSeconds", "persist")
+"""Of the same object, and read by `router.cache_settings`."""
 
 
 def _prompt_cache(
@@ -232,7 +234,9 @@ def _prompt_cache(
     value = top.get("promptCache")
     if value is None:
         return [], [], {}
-    reader = ObjectReader({"promptCache": value}, file, "", findings).inner("promptCache", PROMPT_CACHE_KEYS)
+    reader = ObjectReader({"promptCache": value}, file, "", findings).inner(
+        "promptCache", (*PROMPT_CACHE_KEYS, *KEEP_KEYS)
+    )
     if reader is None:
         return [], [], {}
     written: list[Entry] = []

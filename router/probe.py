@@ -100,6 +100,8 @@ class Work:
     busy: bool
     prompt_tokens: int
     tokens: int
+    held: int = 0
+    """Tokens of its whole prompt, and those that it has made."""
 
 
 async def work(endpoint: Endpoint, timeout_s: float) -> tuple[Work, ...] | None:
@@ -114,6 +116,7 @@ async def work(endpoint: Endpoint, timeout_s: float) -> tuple[Work, ...] | None:
             busy=bool(slot.get("is_processing")),
             prompt_tokens=_int(slot.get("n_prompt_tokens_processed")),
             tokens=_decoded(slot.get("next_token")),
+            held=_int(slot.get("n_prompt_tokens")),
         )
         for slot in (slots if isinstance(slots, list) else [])
         if isinstance(slot, dict)

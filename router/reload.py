@@ -18,7 +18,17 @@ from router.config import Config, ConfigErrors, Problem
 
 log = logging.getLogger("llama_router.reload")
 
-NEEDS_RESTART = ("host", "port", "log_dir", "log", "run_dir", "state_dir", "child_transport", "cors_origins")
+NEEDS_RESTART = (
+    "host",
+    "port",
+    "log_dir",
+    "log",
+    "run_dir",
+    "state_dir",
+    "keep_directory",
+    "child_transport",
+    "cors_origins",
+)
 """Taken once, at the start."""
 
 WATCH_EVERY_S = 0.5

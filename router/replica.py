@@ -150,7 +150,7 @@ class Replica:
         endpoint = (
             spawn.tcp_endpoint() if around.transport == "tcp" else spawn.unix_endpoint(around.run_dir, around.directory)
         )
-        argv = spawn.command(around.llama_server, self._config.argv, endpoint, self.model)
+        argv = spawn.command(around.llama_server, self._config.argv, endpoint, self.model, around.slot_save_path)
         env = spawn.environment(around.environ, self._config.env, self._order.gpus, endpoint.key, self._marker)
         self._oom_kills = proc.oom_kills()
         self._began_us = around.clock.now_us()

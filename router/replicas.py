@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from eventlog.events import ReplicaLoadFailed, ReplicaSpawnOrdered, ReplicaStopOrdered
@@ -49,8 +50,12 @@ class Replicas:
         memory: GpuMemory | None = None,
         transport: Literal["unix", "tcp"] = "unix",
         environ: Mapping[str, str] = os.environ,
+        slot_save_path: Callable[[], Path | None] = lambda: None,
     ) -> None:
-        """`run` as in the envelope of events. `memory` is the GPU sampler, if there is one."""
+        """`run` as in the envelope of events. `memory` is the GPU sampler, if there is one.
+
+        `slot_save_path` says where a process that is spawned now may save its slots.
+        """
         self.child_logs = ChildLogs(children_dir(config.log_dir))
         self._loop = loop
         self._clock = clock
@@ -60,6 +65,7 @@ class Replicas:
         self._transport = transport
         self._environ = environ
         self._settling = Settling(loop, memory)
+        self._slot_save_path = slot_save_path
         self._downloads = Downloads(self._surroundings)
         self._replicas: dict[str, Replica] = {}
         self._lives: set[asyncio.Task[None]] = set()
@@ -165,5 +171,6 @@ class Replicas:
             settling=self._settling,
             transport=self._transport,
             memory=self._memory,
+            slot_save_path=self._slot_save_path(),
             environ=self._environ,
         )

@@ -35,6 +35,7 @@ from router.api import operations
 from router.api.front import Front
 from router.api.services import Gate, Services, Started
 from router.api.view import View
+from router.cache_keeper import CacheKeeper
 from router.client import ClientProtocol
 from router.client import Patience as ClientPatience
 from router.clock import RunClock
@@ -50,6 +51,7 @@ from router.reload import Reloader
 from router.replicas import Replicas
 from router.sampler import Sampler
 from router.scheduler import POLICY_VERSION, State, carried_from, dump, fold, restore
+from router.slot_watch import SlotWatch
 from router.wedge import Patience, WedgeWatch
 
 CLOCK_CHECK_S = 10.0
@@ -110,8 +112,15 @@ class Router:
                 log.warning("ended process %d, left by an earlier run (%s)", ended.pid, ended.replica or "unnamed")
         self._state.last_rid, self._state.last_op = carried.next_rid - 1, carried.next_op - 1
         self._loop = Loop(self._clock, self._writer, self._state, self._writer.last_run + 1, on_broken=self._broke)
+        self._caches = CacheKeeper(self._loop, config, lambda replica: self._replicas.endpoint(replica))
         self._replicas = Replicas(
-            self._loop, self._clock, config, run=self._loop.run, memory=gpus, transport=config.child_transport
+            self._loop,
+            self._clock,
+            config,
+            run=self._loop.run,
+            memory=gpus,
+            transport=config.child_transport,
+            slot_save_path=lambda: self._caches.directory,
         )
         self._first_facts: list[Fact] = [
             RouterStarted(
@@ -127,6 +136,7 @@ class Router:
             ),
             *_lost(before),
             *_profile_gone(carried.profile, config, "start"),
+            *self._caches.found(),
         ]
         started = Started(
             at_us=self._clock.now_us(),
@@ -203,11 +213,14 @@ class Router:
         ]
         if self._dashboard is not None:
             self._background.append(asyncio.create_task(self._dashboard.run()))
+        slot_watch = SlotWatch(self._loop, self._replicas.endpoint)
         self._asyncio.call_later(STARTED_S, freeze_what_stays)
         await self._done.wait()
         for task in self._background:
             task.cancel()
         await self._replicas.stop_all()
+        slot_watch.stop()
+        await self._caches.close()
         await asyncio.gather(*self._background, return_exceptions=True)
         relay.close()
         server.should_exit = True
@@ -268,6 +281,7 @@ class Router:
         )
         self._loop.turn()
         self._config = config
+        self._caches.reconfigure(config)
         self._replicas.reconfigure(config)
         self._relay.config = config
         before, self._services.config = self._services.config, config

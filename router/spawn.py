@@ -87,13 +87,16 @@ def tcp_endpoint() -> Endpoint:
     return Endpoint(host="127.0.0.1", port=port, key=secrets.token_urlsafe(24))
 
 
-def command(prefix: Sequence[str], options: Sequence[str], endpoint: Endpoint, name: str) -> tuple[str, ...]:
+def command(
+    prefix: Sequence[str], options: Sequence[str], endpoint: Endpoint, name: str, slot_save_path: Path | None = None
+) -> tuple[str, ...]:
     """The argv of a llama-server. Ours comes last: llama-server heeds the last of options that repeat.
 
     The name follows `--alias` as an argument of its own, which llama-server takes whatever it begins with.
     """
     where = [endpoint.path] if endpoint.path is not None else [endpoint.host, "--port", str(endpoint.port)]
-    return (*prefix, *options, "--slots", "--metrics", "--alias", name, "--host", *where)
+    saved = [] if slot_save_path is None else ["--slot-save-path", f"{slot_save_path}/"]
+    return (*prefix, *options, *saved, "--slots", "--metrics", "--alias", name, "--host", *where)
 
 
 def mask(gpus: Sequence[int], inherited: str | None) -> str:

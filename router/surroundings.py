@@ -49,4 +49,6 @@ class Surroundings:
     settling: Settling
     transport: Literal["unix", "tcp"] = "unix"
     memory: GpuMemory | None = None
+    slot_save_path: Path | None = None
+    """Where slots may be saved."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
