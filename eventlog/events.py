@@ -470,6 +470,8 @@ class CacheSaveFailed(Fact, frozen=True, kw_only=True, omit_defaults=True):
     slot: int
     conversation: str
     reason: str
+    broke: bool = False
+    """The connection broke: the process may have died over it."""
 
 
 class CacheRestored(Fact, frozen=True, kw_only=True, omit_defaults=True):
@@ -490,6 +492,8 @@ class CacheRestoreFailed(Fact, frozen=True, kw_only=True, omit_defaults=True):
     slot: int
     conversation: str
     reason: str
+    broke: bool = False
+    """The connection broke: the process may have died over it."""
 
 
 class CacheFound(Fact, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,6 +12,7 @@ While `keepAcrossSwaps` is off this does nothing and makes nothing.
 import asyncio
 import hashlib
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -93,15 +94,6 @@ class CacheKeeper:
     def directory(self) -> Path | None:
         """Where llama-servers are to save slots; None: nowhere."""
         return self._store.directory if self._store is not None and self._store.usable else None
-
-    @property
-    def bytes(self) -> int:
-        """Of all files together."""
-        return self._store.bytes if self._store is not None else 0
-
-    @property
-    def files(self) -> int:
-        return len(list(self._store)) if self._store is not None else 0
 
     def found(self) -> list[Fact]:
         """What an earlier run has left, to be told right after RouterStarted."""
@@ -190,7 +182,7 @@ class CacheKeeper:
 
     async def _save(self, order: CacheSaveOrdered) -> None:
         name = ""
-        began_s = asyncio.get_running_loop().time()
+        began_ns = time.monotonic_ns()
         store = self._store
         try:
             if store is None:
@@ -221,7 +213,11 @@ class CacheKeeper:
                 store.abort(name)
             self._loop.post(
                 CacheSaveFailed(
-                    replica=order.replica, slot=order.slot, conversation=order.conversation, reason=_said(error)
+                    replica=order.replica,
+                    slot=order.slot,
+                    conversation=order.conversation,
+                    reason=_said(error),
+                    broke=isinstance(error, UpstreamError),
                 )
             )
         else:
@@ -232,12 +228,12 @@ class CacheKeeper:
                     conversation=order.conversation,
                     tokens=entry.tokens,
                     bytes=entry.bytes,
-                    took_us=_since_us(began_s),
+                    took_us=_since_us(began_ns),
                 )
             )
 
     async def _restore(self, order: CacheRestoreOrdered) -> None:
-        began_s = asyncio.get_running_loop().time()
+        began_ns = time.monotonic_ns()
         store, model = self._store, ""
         try:
             replica = self._loop.state.replicas.get(order.replica)
@@ -253,7 +249,11 @@ class CacheKeeper:
                 store.forget(model, order.conversation)
             self._loop.post(
                 CacheRestoreFailed(
-                    replica=order.replica, slot=order.slot, conversation=order.conversation, reason=_said(error)
+                    replica=order.replica,
+                    slot=order.slot,
+                    conversation=order.conversation,
+                    reason=_said(error),
+                    broke=isinstance(error, UpstreamError),
                 )
             )
         else:
@@ -264,7 +264,7 @@ class CacheKeeper:
                     conversation=order.conversation,
                     tokens=entry.tokens,
                     bytes=entry.bytes,
-                    took_us=_since_us(began_s),
+                    took_us=_since_us(began_ns),
                 )
             )
 
@@ -294,5 +294,5 @@ def _said(error: Exception) -> str:
     return str(error)
 
 
-def _since_us(began_s: float) -> int:
-    return round((asyncio.get_running_loop().time() - began_s) * 1e6)
+def _since_us(began_ns: int) -> int:
+    return (time.monotonic_ns() - began_ns) // 1000

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from router.llama_options import OptionTable
 from router.model_entry import ObjectReader
 from router.models import KEEP_KEYS, ModelConfig
 from router.problems import Findings
@@ -29,6 +30,7 @@ SHAPES_NOTHING = frozenset(
         "ctx-checkpoints",
         "ctx-size",
         "load-on-startup",
+        "log-verbosity",
         "metrics",
         "min-p",
         "n-predict",
@@ -40,7 +42,9 @@ SHAPES_NOTHING = frozenset(
         "seed",
         "slots",
         "stop-timeout",
+        "swa-checkpoints",
         "temp",
+        "temperature",
         "threads",
         "threads-batch",
         "threads-http",
@@ -50,10 +54,11 @@ SHAPES_NOTHING = frozenset(
         "ubatch-size",
         "ui",
         "verbosity",
+        "webui",
     }
 )
 """Options that leave a cache as it is: how fast it is computed, how many there are, what is done with the output. Any
-other one is taken to shape it."""
+other one is taken to shape it. Some have another first name in other builds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,12 @@ class KeepConfig:
 
 
 def read_keep(
-    top: Mapping[str, Any], file: str, state_dir: Path, with_own_path: Sequence[str], findings: Findings
+    top: Mapping[str, Any],
+    file: str,
+    state_dir: Path,
+    table: OptionTable | None,
+    with_own_path: Sequence[str],
+    findings: Findings,
 ) -> KeepConfig:
     """What `promptCache` says of it; mistakes are noted. Keys that are none of these are judged by `router.models`.
 
@@ -91,6 +101,9 @@ def read_keep(
         hold_s=reader.take("keepMaxHoldSeconds", number(0, 3600), 2.0),
         persist=persist,
     )
+    if keep.on and table is not None and SAVE_PATH not in table.by_key:
+        message = f"this llama-server has no option {SAVE_PATH}: a newer one is needed"
+        findings.add(reader.problem("keepAcrossSwaps", message, allowed="false"))
     if keep.on and with_own_path:
         message = f"the option {SAVE_PATH} is the router's to set then, and {', '.join(with_own_path)} has one"
         findings.add(reader.problem("keepAcrossSwaps", message, allowed=f"no {SAVE_PATH} in presets.ini, or false"))

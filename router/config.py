@@ -296,7 +296,7 @@ def load(
         check_placement(drafts, gpus, routing, cap, selectors, _names(drafts), str(config_path), findings)
     default_model = _default_model(values, drafts, findings)
     with_own_path = [draft.name for draft in drafts if SAVE_PATH in draft.settings]
-    keep = read_keep(top, str(config_path), places.state, with_own_path, findings)
+    keep = read_keep(top, str(config_path), places.state, table, with_own_path, findings)
     eviction = _eviction(values, findings)
     _warn_of_others(values, keys, findings)
     if findings.problems or table is None:

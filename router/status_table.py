@@ -15,6 +15,8 @@ def render_status(status: dict[str, Any]) -> str:
         _gpus(status["gpus"]),
         _models(status["models"]),
     ]
+    if status["prompt_caches"]["on"]:
+        parts.append(_caches(status["prompt_caches"]))
     if status["swaps"]:
         parts.append(_swaps(status["swaps"]))
     if status["in_flight"]:
@@ -79,6 +81,15 @@ def _models(models: list[dict[str, Any]]) -> str:
             )
         )
     return aligned(rows)
+
+
+def _caches(caches: dict[str, Any]) -> str:
+    text = (
+        f"prompt caches kept: {caches['files']}, {caches['bytes'] >> 20} of {caches['budget_bytes'] >> 20} MiB; "
+        f"{caches['hits']} found again, {_time(caches['saved_us'])} of prefill saved"
+    )
+    given_up = ", ".join(f"{model} ({why})" for model, why in caches["given_up"].items())
+    return f"{text}; given up: {given_up}" if given_up else text
 
 
 def _swaps(swaps: list[dict[str, Any]]) -> str:

@@ -39,6 +39,7 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
                 "models": [_model_row(services, name) for name in services.config.models],
                 "warnings": list(memory_warnings(services).values()),
                 "swaps": [_swap_row(swap, now_us) for swap in state.swaps.values()],
+                "prompt_caches": _caches_row(services),
                 "queued": len(queue),
                 "queue": [_wait_row(services, wait, now_us) for wait in queue[:limit]],
                 "in_flight": [
@@ -118,6 +119,22 @@ def _resident(services: Services, name: str, gpu: int) -> dict[str, Any]:
         "phase": model.phase,
         "in_flight": model.in_flight,
         "vram_mib": sum(vram) if vram else None,
+    }
+
+
+def _caches_row(services: Services) -> dict[str, Any]:
+    """Prompt caches that survive swaps. `saved_us`: prefill that this run was spared."""
+    state = services.loop.state
+    of_models = state.caches.models
+    sizes = [file.bytes for caches in of_models.values() for file in caches.files.values()]
+    return {
+        "on": state.settings.keep_caches,
+        "files": len(sizes),
+        "bytes": sum(sizes),
+        "budget_bytes": state.settings.keep_budget_mib << 20,
+        "hits": state.caches.hits,
+        "saved_us": state.caches.saved_us,
+        "given_up": {name: caches.given_up for name, caches in of_models.items() if caches.given_up},
     }
 
 

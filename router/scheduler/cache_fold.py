@@ -148,7 +148,7 @@ def spawn_ordered(state: State, event: e.ReplicaSpawnOrdered) -> None:
 def crashed(state: State, replica: Replica) -> bool:
     """Whether it died over a file, which says nothing against the model."""
     caches = state.caches.replicas.get(replica.id)
-    if caches is None or not (caches.saving or caches.restoring):
+    if caches is None or not (caches.saving or caches.restoring or caches.broke):
         return False
     model_caches(state, replica.model).crashed = True
     return True
@@ -200,6 +200,7 @@ def saved(state: State, event: e.CacheSaved) -> None:
 def save_failed(state: State, event: e.CacheSaveFailed) -> None:
     caches = state.caches.replicas.get(event.replica)
     if caches is not None and caches.saving.pop(event.slot, None) is not None:
+        caches.broke |= event.broke
         _forget_if_answered(state, event.replica, caches)
 
 
@@ -232,6 +233,7 @@ def restore_failed(state: State, event: e.CacheRestoreFailed) -> None:
     caches = state.caches.replicas.get(event.replica)
     if caches is None or caches.restoring.pop(event.slot, None) is None:
         return
+    caches.broke |= event.broke
     model_caches(state, caches.model).files.pop(event.conversation, None)
     _forget_if_answered(state, event.replica, caches)
 

@@ -98,6 +98,8 @@ class ReplicaCaches(msgspec.Struct, kw_only=True):
     """By conversation; those that nobody has come back for yet."""
     judges: dict[int, Restored] = {}
     """rid to the cache that it should find."""
+    broke: bool = False
+    """The connection broke over a save or a restore."""
     served: bool = False
     """Something was dispatched to it: nothing is restored any more."""
 

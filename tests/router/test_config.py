@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from router.config import ConfigErrors
-from tests.router.config_desk import Desk
+from tests.router.config_desk import HELP, Desk
 
 
 @pytest.fixture
@@ -288,6 +288,80 @@ def test_persistent_models_must_leave_room_for_the_others(desk: Desk) -> None:
     assert problem.section == "LLM.b"
     assert "kept by 'a'" in problem.message
     assert desk.load({"MAX_MODELS_PER_GPU": "2"}).scheduler.models["a"].persistent
+
+
+# --- prompt caches that survive swaps ---------------------------------------------------------------------------------
+
+
+WITH_SLOTS = f"{HELP}\n--slot-save-path PATH                   where slots are saved (default: disabled)\n"
+
+
+def test_prompt_caches_are_not_kept_unless_asked_for(desk: Desk) -> None:
+    config = desk.models(m={}).load()
+    assert not config.keep.on
+    assert not config.scheduler.keep_caches
+    assert config.with_fingerprints(b"k").scheduler.models["m"].cache_shape == ""
+
+
+def test_kept_prompt_caches_are_told_to_the_scheduler(desk: Desk, tmp_path: Path) -> None:
+    keep = {"keepAcrossSwaps": True, "keepBudgetMiB": 7, "keepMinTokens": 9, "keepMaxHoldSeconds": 0.5, "persist": True}
+    desk.models(m={}).config({"LLM": {"m": {}}, "promptCache": {**keep, "keepDirectory": str(tmp_path / "new")}})
+    config = desk.load(help_text=WITH_SLOTS)
+    assert config.keep.directory == tmp_path / "new"
+    told = config.scheduler
+    assert (told.keep_caches, told.keep_budget_mib, told.keep_min_tokens, told.keep_persist) == (True, 7, 9, True)
+    assert told.keep_hold_us == 500_000
+    assert "slot-save-path" not in config.models["m"].options
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("keepAcrossSwaps", 1, "true or false"),
+        ("keepDirectory", "caches", "an absolute path"),
+        ("keepDirectory", "/etc/passwd/caches", "a directory that this user can make"),
+        ("keepBudgetMiB", 0, "a whole number from 1"),
+        ("keepMinTokens", "many", "a whole number from 1"),
+        ("keepMaxHoldSeconds", -1, "a number from 0 to 3600"),
+        ("persist", "no", "true or false"),
+    ],
+)
+def test_a_mistake_about_kept_prompt_caches_says_what_would_be_right(
+    desk: Desk, key: str, value: object, allowed: str
+) -> None:
+    desk.models(m={}).config({"LLM": {"m": {}}, "promptCache": {"keepAcrossSwaps": True, key: value}})
+    problem = desk.mistake(help_text=WITH_SLOTS)
+    assert (problem.section, problem.key) == ("promptCache", key)
+    assert problem.allowed.startswith(allowed)
+
+
+def test_a_model_with_a_place_for_its_slots_cannot_have_them_kept(desk: Desk) -> None:
+    desk.presets("[m]\nmodel = $W\nslot-save-path = /tmp\n")
+    desk.config({"LLM": {"m": {}}, "promptCache": {"keepAcrossSwaps": True}})
+    assert "slot-save-path" in desk.mistake(help_text=WITH_SLOTS).message
+
+
+def test_a_llama_server_that_cannot_save_slots_is_a_mistake(desk: Desk) -> None:
+    """It would refuse the option, and no model would ever load."""
+    desk.models(m={}).config({"LLM": {"m": {}}, "promptCache": {"keepAcrossSwaps": True}})
+    assert "has no option slot-save-path" in desk.mistake().message
+
+
+def test_the_shape_of_a_cache_changes_with_what_shapes_it_and_nothing_else(desk: Desk) -> None:
+    """Weights, their options, an adapter; but neither threads nor how many slots there are."""
+
+    def shape(extra: str) -> str:
+        desk.presets(f"[m]\nmodel = $W\n{extra}\n")
+        desk.config({"LLM": {"m": {}}, "promptCache": {"keepAcrossSwaps": True}})
+        return desk.load(help_text=WITH_SLOTS).with_fingerprints(b"k").scheduler.models["m"].cache_shape
+
+    plain = shape("")
+    assert plain
+    assert shape("threads = 3\nparallel = 2\nctx-size = 4096\ntemp = 0.5") == plain
+    assert shape("cache-type-k = q8_0") != plain
+    assert shape("rope-freq-base = 10000") != plain
+    desk.weights.write_bytes(desk.weights.read_bytes() + b" ")
+    assert shape("") != plain
 
 
 # --- prompt cache and globals ---------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from router.cache_settings import KeepConfig
 from router.config import TOP_OBJECTS
 from router.model_entry import ENTRY_KEYS, KEY_KEYS
-from router.models import PROMPT_CACHE_KEYS
+from router.models import KEEP_KEYS, PROMPT_CACHE_KEYS
 from router.presets import ALWAYS_ON, PRESET_ONLY, ROUTER_OWNED
 from router.settings import ROUTER_KEYS, SETTINGS, TOP_KEYS
 from tests.router.config_desk import Desk
@@ -59,6 +60,7 @@ def test_keys_at_the_top_and_in_each_object_are_documented() -> None:
     assert set(_rows("## config.json")) == {*TOP_OBJECTS, *TOP_KEYS}
     assert set(_rows("### LLM")) - {"1", "[0, 2]"} >= set(ENTRY_KEYS)
     assert set(_rows("### promptCache and presetGlobals")) == set(PROMPT_CACHE_KEYS)
+    assert set(_rows("### Prompt caches that survive swaps")) == set(KEEP_KEYS)
     assert set(_rows("### keys")) == set(KEY_KEYS)
 
 
@@ -84,6 +86,12 @@ def test_the_examples_of_routing_can_be_served(tmp_path: Path, example: str) -> 
     desk.models(**models).config({**top, "LLM": models, "keys": {"alice": "a secret"}})
     config = desk.load()
     assert config.scheduler.engine == top["routing"].get("router", {"use": "residency"})["use"]
+
+
+def test_the_defaults_of_kept_prompt_caches_are_the_real_ones() -> None:
+    rows, keep = _rows("### Prompt caches that survive swaps"), KeepConfig()
+    shown = [rows[key] for key in KEEP_KEYS if key != "keepDirectory"]
+    assert shown == [_shown(value) for value in (keep.on, keep.budget_mib, keep.min_tokens, keep.hold_s, keep.persist)]
 
 
 def test_keys_that_never_reach_llama_server_are_documented() -> None:

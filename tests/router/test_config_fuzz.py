@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from router.config import TOP_OBJECTS, Config
 from router.model_entry import ENTRY_KEYS
-from router.models import PROMPT_CACHE_KEYS
+from router.models import KEEP_KEYS, PROMPT_CACHE_KEYS
 from router.settings import ROUTER_KEYS, TOP_KEYS
 from tests.router.config_desk import Desk
 
@@ -25,7 +25,9 @@ LEAVES = st.one_of(
         ["a", "b:q4_0", "all", "-1", "none", "GPU-", "lru", "${env.HOME}", "sha256:", "options", "input", "\ud800"]
     ),
 )
-KEYS = st.sampled_from([*ENTRY_KEYS, *PROMPT_CACHE_KEYS, "a", "b:q4_0", "options", "default", "input", "output", "key"])
+KEYS = st.sampled_from(
+    [*ENTRY_KEYS, *PROMPT_CACHE_KEYS, *KEEP_KEYS, "a", "b:q4_0", "options", "default", "input", "output", "key"]
+)
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS | st.text(max_size=3), inner, max_size=4)
 )

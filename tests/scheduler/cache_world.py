@@ -168,17 +168,19 @@ class CacheWorld(World):
         def answer() -> None:
             for (_, slot), conversation in saves:
                 if (replica, slot) in self.open_saves:
-                    gone = e.CacheSaveFailed(replica=replica, slot=slot, conversation=conversation, reason="it is gone")
+                    gone = e.CacheSaveFailed(
+                        replica=replica, slot=slot, conversation=conversation, reason="it is gone", broke=True
+                    )
                     self._do(gone)
             for (_, slot), conversation in restores:
                 if (replica, slot) in self.open_restores:
                     lost = e.CacheRestoreFailed(
-                        replica=replica, slot=slot, conversation=conversation, reason="it is gone"
+                        replica=replica, slot=slot, conversation=conversation, reason="it is gone", broke=True
                     )
                     self._do(lost)
 
         self.slots.pop(replica, None)
-        if isinstance(fact, e.ReplicaStopped) and self.chance(0.5, "answers first", replica):
+        if self.chance(0.5, "answers first", replica):
             answer()
             super()._process_ends(fact)
         else:

@@ -238,6 +238,20 @@ def test_a_failed_restore_is_not_tried_again() -> None:
     assert story.state.caches.models["A"].files == {}
 
 
+def test_it_is_the_same_if_the_broken_connection_is_noticed_first() -> None:
+    story = Story()
+    story.evicted()
+    story.ready("A")
+    story.untold()
+    story.happens(
+        e.CacheRestoreFailed(replica=story.replica("A"), slot=0, conversation="x", reason="it is gone", broke=True)
+    )
+    story.untold()
+    story.crashes("A")
+    assert story.last(e.CacheGivenUp).why == "crash"
+    assert story.state.models["A"].crashes == []
+
+
 def test_a_process_that_dies_over_a_file_has_not_crashed_and_its_model_gets_no_more_files() -> None:
     """llama-server does not survive a file that is cut short: the load is done again without it, at once."""
     story = Story()

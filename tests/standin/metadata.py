@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.standin.generate import Service, prompt_of, read_body
 from tests.standin.options import Options
+from tests.standin.saves import move
 from tests.standin.wire import Connection, Gone, Request
 
 PAGE = b"<!doctype html><title>llama-server stand-in</title><h1>stand-in</h1>"
@@ -66,7 +67,8 @@ class Metadata:
             headers["Content-Encoding"] = "gzip"
             return conn.answer(200, gzip.compress(PAGE), "text/html; charset=utf-8", headers)
         found = self.table.get((request.method, path))
-        status, value = found(request) if found else NOT_FOUND
+        moved = None if found else move(self.service, self.service.script, self.options.slot_save_path, request)
+        status, value = found(request) if found else moved or NOT_FOUND
         return conn.answer_json(status, value, headers)
 
     def models(self, _: Request) -> tuple[int, Any]:

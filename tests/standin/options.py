@@ -64,12 +64,13 @@ class Options:
         self.parallel = asked if asked > 0 else 4
         ctx = int(values.get("--ctx-size", "0")) or 4096
         self.slot_ctx = ctx // self.parallel if asked > 0 else ctx
+        self.slot_save_path = values.get("--slot-save-path", "")
         self.metrics = "--metrics" in values
         self.slots = "--no-slots" not in values
         self.webui = not {"--no-webui", "--no-ui"} & values.keys()
 
 
-KEPT = ("--help", "--model", "--alias", "--host", "--port", "--api-key", "--parallel", "--ctx-size")
+KEPT = ("--help", "--model", "--alias", "--host", "--port", "--api-key", "--parallel", "--ctx-size", "--slot-save-path")
 
 
 def parse(argv: list[str], environ: dict[str, str]) -> Options:

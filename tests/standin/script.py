@@ -74,6 +74,13 @@ class Script:
     """The slot of a client that left is busy for so long, as that of a server in the middle of a batch."""
     wedged: bool = False
     """The slot of a client that left is never free again."""
+    save_s: float = 0.0
+    """A slot takes so long to be saved; half of the file is there from the beginning."""
+    save_how: str = ""
+    """What goes wrong with it: `error`, `short` (less than it says), `empty` (another conversation's), `die`."""
+    restore_s: float = 0.0
+    restore_how: str = ""
+    """What goes wrong with a restore: `error`, `nothing` (it says that all is well), `die`."""
     tag: str = ""
     """Copied into the ledger, to find a request again."""
 
