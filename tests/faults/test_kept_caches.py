@@ -27,7 +27,7 @@ def kept_router(
         "keepMaxHoldSeconds": limit_s,
         "persist": persist,
     }
-    models = [Model("a", first_byte_s=0.3, **script), Model("b")]
+    models = [Model("a", **{"first_byte_s": 0.3, **script}), Model("b")]
     return routed(folder, models, top={"promptCache": keep})
 
 
@@ -209,7 +209,7 @@ def test_files_of_other_weights_are_not_used(tmp_path: Path) -> None:
 
 def test_the_budget_is_kept_by_the_least_recently_used(tmp_path: Path) -> None:
     """Room for one of two conversations of 650 KiB each; the one that was quiet for longer goes."""
-    with kept_router(tmp_path, budget_mib=1) as router:
+    with kept_router(tmp_path, budget_mib=1, first_byte_s=1.5) as router:
         turn(router, 1, opening="many words and more words ")
         away(router)
         turn(router, 1, opening="other words and more words ")
