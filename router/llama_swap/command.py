@@ -26,6 +26,8 @@ class Note(Protocol):
 _PROGRAM = re.compile(r"llama-server([-_.].*)?", re.IGNORECASE)
 CONTAINERS = ("docker", "podman", "nerdctl")
 SHELLS = ("sh", "bash", "zsh", "dash", "cmd", "powershell", "pwsh")
+RENAMED = {"no-mmap": ("load-mode", "none"), "mlock": ("load-mode", "mmap+mlock")}
+"""Flags that newer llama-servers no longer know, as they would be written now."""
 DROPPED = ("host", "port", "slots", "metrics")
 """Options whose going needs no word: the router has its own."""
 PLACES = ("device", "main-gpu", "split-mode")
@@ -90,6 +92,11 @@ def _read_options(words: list[str], table: OptionTable, command: Command, note: 
         word = words[index]
         index += 1
         option = _option(word, table)
+        if option is None and (renamed := RENAMED.get(word.lstrip("-"))) and renamed[0] in table.by_key:
+            key, value = renamed
+            command.keys[key] = value
+            note(word, f"is `{key} = {value}` in this llama-server", lost=False)
+            continue
         if option is None:
             follows = _values_after(words, index, table)
             _note_unknown(word, words[index : index + follows], table, note)
@@ -100,6 +107,9 @@ def _read_options(words: list[str], table: OptionTable, command: Command, note: 
         if given and (re.match(r"--[A-Za-z]", given[0]) or _option(given[0], table) is not None):
             given = []  # it had no value when this was written
         index += len(given)
+        if option.replacement and (now := _successor(option, table)) is not None:
+            note(" ".join([word, *given]), f"is --{now.name} in this llama-server", lost=False)
+            option, word = now, now.flag
         _take(option, word, given, command, note)
 
 
@@ -109,6 +119,13 @@ def _option(word: str, table: OptionTable) -> Option | None:
         return None
     key = word.lstrip("-")
     return table.by_key.get(key.replace("_", "-") if word.startswith("--") else key)
+
+
+def _successor(option: Option, table: OptionTable) -> Option | None:
+    """What took the place of an option that was removed, where the help names one that is used in the same way."""
+    named = re.match(r"--([a-z][a-z0-9-]*)(?=\s|$)", option.replacement)
+    now = table.by_key.get(named[1]) if named else None
+    return now if now is not None and not now.replacement and now.takes_value == option.takes_value else None
 
 
 def _values_after(words: list[str], index: int, table: OptionTable) -> int:

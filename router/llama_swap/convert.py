@@ -307,7 +307,9 @@ def _keys(top: Mapping[str, Any], result: Conversion) -> dict[str, Any]:
         result.changed(
             "apiKeys", message, 'keep the file private, or write "sha256:..." or "${env.NAME}" in their place'
         )
-    return {"keys": {f"key-{number}": str(key) for number, key in enumerate(keys, start=1)}}
+    message = "every key may administer, as it could before"
+    result.changed("apiKeys", message, 'take "admin" away from those that need not load, unload or reload')
+    return {"keys": {f"key-{number}": {"key": str(key), "admin": True} for number, key in enumerate(keys, start=1)}}
 
 
 def _routing(top: Mapping[str, Any], entries: Mapping[str, dict[str, Any]], result: Conversion) -> dict[str, Any]:

@@ -121,6 +121,21 @@ def test_options_that_are_gone_unknown_or_unsayable_are_named_with_what_to_do() 
     assert "`-c 2` was given before, as 1" in changed
 
 
+def test_options_that_have_another_name_now_come_along_under_it() -> None:
+    """As llama-server's help says it; flags of which it says nothing any more, from a table."""
+    result = one("llama-server -m /m.gguf --draft-max 16 --spec-ngram-size-n 4")
+    assert result.presets["m"] == {"model": "/m.gguf", "spec-draft-n-max": "16"}
+    assert "`--draft-max 16` is --spec-draft-n-max in this llama-server" in [
+        message for _, message in notes(result, "changed")
+    ]
+    assert [message.split("`")[1] for _, message in notes(result, "lost")] == ["--spec-ngram-size-n 4"]
+    newer = HELP.replace("--mmap, --no-mmap ", "-lm, --load-mode MODE ").replace("--mlock ", "--other ")
+    document = read_document("models: {m: {cmd: llama-server -m x --no-mmap}, n: {cmd: llama-server -m x --mlock}}", {})
+    result = convert(document, OptionTable(parse_help(newer), PRESET_ONLY))
+    assert result.presets["m"] == {"model": "x", "load-mode": "none"}
+    assert result.presets["n"] == {"model": "x", "load-mode": "mmap+mlock"}
+
+
 @pytest.mark.parametrize(
     ("command", "why"),
     [
@@ -233,7 +248,10 @@ def test_ttl_names_aliases_and_preloads_come_along() -> None:
 
 def test_keys_of_clients_come_along_and_variables_stay_variables() -> None:
     result = converted('apiKeys: ["sk-1", "${env.SECRET}"]\nmodels: {m: {cmd: llama-server -m x}}')
-    assert result.config["keys"] == {"key-1": "sk-1", "key-2": "${env.SECRET}"}
+    assert result.config["keys"] == {
+        "key-1": {"key": "sk-1", "admin": True},
+        "key-2": {"key": "${env.SECRET}", "admin": True},
+    }
 
 
 # --- routing --------------------------------------------------------------------------------------------------------
