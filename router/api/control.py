@@ -108,6 +108,7 @@ def _overview(services: Services, lifecycle: Lifecycle) -> dict[str, Any]:
         "instances": [_replica_row(services, replica) for replica in state.replicas],
         "num_gpus": settings.gpus,
         "num_gpus_from": services.config.gpu_count_from,
+        "engine": settings.engine,
         "max_models_per_gpu": settings.max_models_per_gpu,
         "eviction_policy": settings.eviction,
         "model_gpus": {name: list(model.gpus) for name, model in services.config.models.items()},

@@ -12,9 +12,8 @@ from eventlog.settings import GroupSettings, SchedulerSettings
 from router.scheduler.residency import Plan, is_evictable, is_leaving, is_pinned, meet, resident, victim_key
 from router.scheduler.state import Model, Request, State
 
-UNGROUPED = ""
-"""Name of the group of those that are in none."""
-_DEFAULT = GroupSettings()
+_UNGROUPED = GroupSettings()
+"""Of those that are in none."""
 
 
 def plan(state: State, target: Model, request: Request) -> Plan:
@@ -56,10 +55,9 @@ def surplus(state: State) -> list[str]:
 
 def evicts(settings: SchedulerSettings, target: str, other: str) -> bool:
     """Whether loading the target means that the other leaves."""
-    mine, theirs = group_of(settings, target), group_of(settings, other)
-    if mine == theirs:
-        return settings.groups.get(mine, _DEFAULT).swap
-    return settings.groups.get(mine, _DEFAULT).exclusive and not settings.groups.get(theirs, _DEFAULT).persistent
+    groups = _groups(settings)
+    mine, theirs = groups.get(target, _UNGROUPED), groups.get(other, _UNGROUPED)
+    return mine.swap if mine is theirs else mine.exclusive and not theirs.persistent
 
 
 def compete(settings: SchedulerSettings, one: str, other: str) -> bool:
@@ -72,6 +70,12 @@ def is_contested(settings: SchedulerSettings, one: str, other: str) -> bool:
     return evicts(settings, one, other) or evicts(settings, other, one)
 
 
-def group_of(settings: SchedulerSettings, model: str) -> str:
-    """Its group's name; UNGROUPED for none."""
-    return next((name for name, group in settings.groups.items() if model in group.members), UNGROUPED)
+_last: tuple[SchedulerSettings, dict[str, GroupSettings]] = (SchedulerSettings(), {})
+
+
+def _groups(settings: SchedulerSettings) -> dict[str, GroupSettings]:
+    """By model. Made once for each settings: they are frozen, so this is the same for the same ones, whoever asks."""
+    global _last
+    if _last[0] is not settings:
+        _last = (settings, {member: group for group in settings.groups.values() for member in group.members})
+    return _last[1]

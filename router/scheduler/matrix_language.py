@@ -99,7 +99,7 @@ def _tokens(text: str) -> Iterator[_Token]:
         kind = match.lastgroup or ""
         at = match.start(kind)
         if kind == "other":
-            message = f"{match[kind]!r} has no meaning here; expected names, &, |, ( and )"
+            message = f"{match[kind]!r} has no meaning here; a model whose name holds it needs a var"
             raise ExpressionError(message, text, at)
         yield _Token(kind, match[kind], at)
         position = match.end()
