@@ -31,42 +31,42 @@ FROM token_seconds
 GROUP BY rid;
 
 -- apply observations: TokensStreamed
+-- The first gap of a request counts from its dispatch: it is the time to the first frame, and no gap. Which line is the
+-- first of its request is found from numbers alone, so that no list of gaps is sorted or copied for it.
 INSERT INTO token_seconds
-WITH streamed AS (
+WITH parted AS (
     SELECT
         batch.seq,
         batch.at_us,
         batch.run,
         batch.rid,
-        batch.gaps_us AS all_us,
-        row_number() OVER (PARTITION BY batch.rid ORDER BY batch.seq) = 1 AND earlier.rid IS NULL AS is_first
+        len(batch.gaps_us) AS frames,
+        CASE WHEN first.seq IS NOT NULL THEN batch.gaps_us[1] END AS first_frame_us,
+        CASE WHEN first.seq IS NOT NULL THEN batch.gaps_us[2:] ELSE batch.gaps_us END AS gaps_us
     FROM batch
     LEFT JOIN (
-        SELECT DISTINCT rid
-        FROM token_seconds
-        WHERE rid BETWEEN (SELECT min(rid) FROM batch WHERE type = 'TokensStreamed')
-            AND (SELECT max(rid) FROM batch WHERE type = 'TokensStreamed')
-    ) AS earlier ON earlier.rid = batch.rid
-    WHERE batch.type = 'TokensStreamed' AND len(batch.gaps_us) > 0
-),
--- The first gap of a request counts from its dispatch: it is the time to the first frame, and no gap.
-parted AS (
-    SELECT *, CASE WHEN is_first THEN all_us[1] END AS first_frame_us, CASE WHEN is_first THEN all_us[2:] ELSE all_us END AS gaps_us
-    FROM streamed
+        SELECT min(batch.seq) AS seq
+        FROM batch
+        ANTI JOIN (
+            SELECT rid FROM token_seconds WHERE rid BETWEEN (SELECT min(rid) FROM batch) AND (SELECT max(rid) FROM batch)
+        ) AS earlier ON earlier.rid = batch.rid
+        WHERE len(batch.gaps_us) > 0
+        GROUP BY batch.rid
+    ) AS first ON first.seq = batch.seq
+    WHERE len(batch.gaps_us) > 0
 )
 SELECT
     seq,
     at_us,
     run,
     rid,
-    len(all_us),
+    frames,
     first_frame_us,
     gaps_us,
     coalesce(list_sum(gaps_us), 0),
     list_max(gaps_us),
-    len(list_filter(gaps_us, lambda gap: gap >= 1_000_000))
-FROM parted
-ORDER BY seq;
+    CASE WHEN list_max(gaps_us) >= 1_000_000 THEN len(list_filter(gaps_us, lambda gap: gap >= 1_000_000)) ELSE 0 END
+FROM parted;
 
 -- prune
 DELETE FROM token_seconds WHERE seq < (SELECT observations FROM horizon);
