@@ -24,8 +24,10 @@ class Counters:
         """Model of each open request."""
         self._replicas: dict[str, str] = {}
         """Model of each process."""
-        self._swaps: dict[int, list[str]] = {}
-        """Models that each running swap with a target evicts."""
+        self._gpus: dict[str, tuple[int, ...]] = {}
+        """GPUs of each process."""
+        self._swaps: dict[int, e.SwapBegun] = {}
+        """Those with a target that are under way."""
         self._totals: dict[type[e.Event], int] = {}
         name = "llama_router_"
         model = ("model",)
@@ -57,10 +59,16 @@ class Counters:
         )
         self.completion_tokens = Family(name + "completion_tokens_total", "counter", "Tokens generated.", model)
         self.frames = Family(name + "stream_frames_total", "counter", "Data frames of streams.", model)
+        self.unread_frames = Family(
+            name + "unread_frames_total", "counter", "Data frames made for clients that had left.", model
+        )
         self.swaps = Family(
             name + "swaps_total", "counter", "Swaps that ended. result: ok, failed or aborted.", ("model", "result")
         )
         self.evictions = Family(name + "evictions_total", "counter", "Models unloaded to make room for another.", model)
+        self.swap_seconds = Histogram(
+            name + "swap_seconds", "From the decision to swap until the target was ready or had failed.", model, LONG_S
+        )
         self.loads = Family(
             name + "loads_total", "counter", "Replicas loaded. result: ok, or the kind of failure.", ("model", "result")
         )
@@ -75,6 +83,16 @@ class Counters:
         )
         self.stalls = Family(name + "stalls_total", "counter", "Replicas found to hang.", model)
         self.cooldowns = Family(name + "cooldowns_total", "counter", "Times that a model was put on hold.", model)
+        gpu = ("gpu",)
+        self.gpu_swaps = Family(
+            name + "gpu_swaps_total", "counter", "Swaps that ended, by the GPUs of the target.", ("gpu", "result")
+        )
+        self.gpu_evictions = Family(
+            name + "gpu_evictions_total", "counter", "Models unloaded to make room for another, by their GPUs.", gpu
+        )
+        self.gpu_crashes = Family(
+            name + "gpu_crashes_total", "counter", "Ready replicas that ended by themselves, by their GPUs.", gpu
+        )
         self.clock_steps = Family(name + "clock_steps_total", "counter", "Jumps of the wall clock.")
         self.clock_steps.set(to=0)
         self.families: tuple[Family | Histogram, ...] = (
@@ -88,7 +106,9 @@ class Counters:
             self.cached_tokens,
             self.completion_tokens,
             self.frames,
+            self.unread_frames,
             self.swaps,
+            self.swap_seconds,
             self.evictions,
             self.loads,
             self.load_seconds,
@@ -96,6 +116,9 @@ class Counters:
             self.crashes,
             self.stalls,
             self.cooldowns,
+            self.gpu_swaps,
+            self.gpu_evictions,
+            self.gpu_crashes,
             self.clock_steps,
         )
 
@@ -155,25 +178,39 @@ class Counters:
         self.requests.add(model, "cancelled", event.by)
         if event.frames:
             self.frames.add(model, by=event.frames)
+        if event.unread_frames:
+            self.unread_frames.add(model, by=event.unread_frames)
 
     # --- swaps and replicas -------------------------------------------------------------------------------------
 
     def _swap_begun(self, event: e.SwapBegun) -> None:
         if event.target:
-            self._swaps[event.swap] = [victim.model for victim in event.victims]
+            self._swaps[event.swap] = event
 
     def _swap_finished(self, event: e.SwapFinished) -> None:
-        if event.target:
-            self.swaps.add(self._known(event.target), "ok" if event.ok else "failed")
-        for victim in self._swaps.pop(event.swap, ()):
-            self.evictions.add(self._known(victim))
+        begun = self._swaps.pop(event.swap, None)
+        if begun is None:
+            return
+        self._swap_ended(begun, "ok" if event.ok else "failed")
+        self.swap_seconds.observe(self._known(begun.target), value=(event.at_us - begun.at_us) * US)
+        for victim in begun.victims:
+            self.evictions.add(self._known(victim.model))
+            for gpu in victim.gpus:
+                self.gpu_evictions.add(str(gpu))
 
     def _swap_aborted(self, event: e.SwapAborted) -> None:
-        self._swaps.pop(event.swap, None)
-        self.swaps.add(self._known(event.target), "aborted")
+        begun = self._swaps.pop(event.swap, None)
+        if begun is not None:
+            self._swap_ended(begun, "aborted")
+
+    def _swap_ended(self, begun: e.SwapBegun, result: str) -> None:
+        self.swaps.add(self._known(begun.target), result)
+        for gpu in begun.footprint:
+            self.gpu_swaps.add(str(gpu), result)
 
     def _spawn_ordered(self, event: e.ReplicaSpawnOrdered) -> None:
         self._replicas[event.replica] = self._known(event.model)
+        self._gpus[event.replica] = event.gpus
 
     def _ready(self, event: e.ReplicaReady) -> None:
         model = self._replicas.get(event.replica, "")
@@ -181,12 +218,16 @@ class Counters:
         self.load_seconds.observe(model, value=event.load_us * US)
 
     def _load_failed(self, event: e.ReplicaLoadFailed) -> None:
+        self._gpus.pop(event.replica, None)
         self.loads.add(self._replicas.pop(event.replica, ""), event.kind)
 
     def _stopped(self, event: e.ReplicaStopped) -> None:
+        self._gpus.pop(event.replica, None)
         self.stop_seconds.observe(self._replicas.pop(event.replica, ""), value=event.took_us * US)
 
     def _crashed(self, event: e.ReplicaCrashed) -> None:
+        for gpu in self._gpus.pop(event.replica, ()):
+            self.gpu_crashes.add(str(gpu))
         self.crashes.add(self._replicas.pop(event.replica, ""), event.cause_of_exit)
 
     def _stalled(self, event: e.ReplicaStalled) -> None:

@@ -27,23 +27,22 @@ def routes(services: Services) -> APIRouter:
     @api.get("/metrics", summary="Everything that can be counted, in Prometheus' text format")
     async def metrics() -> Response:
         log_bytes = await asyncio.to_thread(_log_bytes, services.config.log_dir)
-        return Response(page(services, log_bytes), headers={"content-type": CONTENT_TYPE})
+        page = text_of([*families(services, log_bytes), *_children(services)])
+        return Response(page, headers={"content-type": CONTENT_TYPE})
 
     return api
 
 
-def page(services: Services, log_bytes: Family) -> bytes:
-    """The whole page."""
-    families: list[Family | Histogram] = [
+def families(services: Services, log_bytes: Family) -> list[Family | Histogram]:
+    """All that the page shows. docs/metrics.md describes them; llama-server's own come besides."""
+    return [
         *services.counters.families,
         services.counters.events(),
         log_bytes,
         *_now(services),
         *_gpus(services),
-        *_children(services),
         *_process(),
     ]
-    return text_of(families)
 
 
 def _now(services: Services) -> Iterator[Family]:
@@ -84,10 +83,19 @@ def _gpus(services: Services) -> Iterator[Family]:
     power = Family("llama_router_gpu_power_watts", "gauge", "Power drawn.", labels)
     out = Family("llama_router_gpu_out_of_service", "gauge", "Whether an owner took it out of service.", labels)
     residents = Family("llama_router_gpu_models", "gauge", "Models resident, or about to be.", labels)
+    resident = Family("llama_router_gpu_resident", "gauge", "Always 1; who is resident where.", ("gpu", "model"))
+    running = Family("llama_router_gpu_in_flight", "gauge", "Requests that its replicas work on.", labels)
     state = services.loop.state
     for gpu, names in enumerate(state.residents):
         out.set(str(gpu), to=state.gpus_out >> gpu & 1)
         residents.set(str(gpu), to=len(names))
+        running.set(str(gpu), to=0)
+        for name in names:
+            resident.set(str(gpu), name, to=1)
+    for replica in state.replicas.values():
+        for gpu in range(len(state.residents)):
+            if replica.mask >> gpu & 1:
+                running.add(str(gpu), by=len(replica.in_flight))
     for sample in services.gpus.latest.values():
         for family, value, unit in (
             (used, sample.used_mib, MIB),
@@ -98,7 +106,7 @@ def _gpus(services: Services) -> Iterator[Family]:
         ):
             if value >= 0:
                 family.set(str(sample.gpu), to=value * unit)
-    yield from (used, total, busy, heat, power, out, residents)
+    yield from (used, total, busy, heat, power, out, residents, resident, running)
 
 
 def _children(services: Services) -> Iterator[Family]:

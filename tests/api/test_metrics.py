@@ -101,6 +101,11 @@ def test_fifty_requests_are_counted_as_the_log_has_them() -> None:
         )
         for name, count in evicted.items():
             assert value(samples, "llama_router_evictions_total", model=name) == count
+        gone = Counter(
+            gpu for event in logged if isinstance(event, e.SwapBegun) for victim in event.victims for gpu in victim.gpus
+        )
+        for gpu, count in gone.items():
+            assert value(samples, "llama_router_gpu_evictions_total", gpu=str(gpu)) == count
         loads = Counter(event.replica.split("#")[0] for event in logged if isinstance(event, e.ReplicaReady))
         for name, count in loads.items():
             assert value(samples, "llama_router_loads_total", model=name, result="ok") == count
@@ -123,6 +128,8 @@ def test_gauges_show_the_moment() -> None:
         assert value(samples, "llama_router_slots", model="alpha") == 2
         assert value(samples, "llama_router_replicas", model="alpha", phase="ready") == 1
         assert value(samples, "llama_router_gpu_memory_used_bytes", gpu="0") == 1 << 30
+        assert value(samples, "llama_router_gpu_in_flight", gpu="0") == 2
+        assert value(samples, "llama_router_gpu_resident", gpu="0", model="alpha") == 1
         assert value(samples, "llama_router_gpu_utilisation_ratio", gpu="0") == 0.4
         assert ("llama_router_gpu_power_watts", (("gpu", "0"),)) not in samples
         assert value(samples, "process_resident_memory_bytes") > 1 << 20
@@ -167,7 +174,9 @@ def test_crashes_failures_and_swaps_called_off_are_told_apart() -> None:
         samples = await scrape(world)
         assert value(samples, "llama_router_crashes_total", model="alpha", cause="signal") == 1
         assert value(samples, "llama_router_loads_total", model="beta", result="missing_file") == 1
+        assert value(samples, "llama_router_gpu_crashes_total", gpu="0") == 1
         assert value(samples, "llama_router_swaps_total", model="beta", result="failed") == 1
+        assert value(samples, "llama_router_gpu_swaps_total", gpu="0", result="failed") == 1
         assert value(samples, "llama_router_cooldowns_total", model="beta") == 1
         failed: dict[str, Any] = {"model": "beta", "outcome": "failed", "code": "model_load_failed"}
         assert value(samples, "llama_router_requests_total", **failed) == 1
