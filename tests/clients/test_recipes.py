@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.clients.conftest import SMOL
-from tests.standin.fixtures import RouterProcess
+from tests.faults.checks import routed
+from tests.standin.fixtures import Model, RouterProcess
 
 RECIPES = Path(__file__).parents[2] / "examples" / "clients"
 INSTALL_S = 600
@@ -33,6 +34,7 @@ def said(command: Sequence[str], router: RouterProcess, folder: Path, env: Mappi
         cwd=folder,
         capture_output=True,
         text=True,
+        stdin=subprocess.DEVNULL,
         timeout=RUN_S,
         check=False,
     )
@@ -71,3 +73,24 @@ def test_the_recipe_for_node_gets_its_answer(weights_router: RouterProcess, tmp_
     subprocess.run(install, check=True, timeout=INSTALL_S)
     shutil.copy(RECIPES / "openai_node.mjs", tmp_path)
     assert "Paris" in said([node, str(tmp_path / "openai_node.mjs"), SMOL], weights_router, tmp_path)
+
+
+@pytest.mark.clients
+@pytest.mark.timeout(INSTALL_S + RUN_S)
+def test_a_coding_agent_gets_through_its_turn(tmp_path: Path) -> None:
+    """opencode sends 30 KB of instructions and ten tools: more than the demo's weights hold, so a stand-in answers."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed")
+    install = [npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(tmp_path), "opencode-ai"]
+    subprocess.run(install, check=True, timeout=INSTALL_S)
+    (tmp_path / "project").mkdir()
+    shutil.copy(RECIPES / "opencode.json", tmp_path / "project")
+    router_home = tmp_path / "router"
+    router_home.mkdir()
+    with routed(router_home, [Model("qwen3-4b", tokens=5)]) as router:
+        binary = str(tmp_path / "node_modules" / ".bin" / "opencode")
+        env = {"LLAMA_ROUTER_API_KEY": "none", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+        command = [binary, "run", "--model", "llama-router/qwen3-4b", "Say hello"]
+        assert "w1 w2 w3 w4 w5" in said(command, router, tmp_path / "project", env)
+        assert max(event.get("tools", 0) for event in router.events("RequestArrived")) >= 5
