@@ -7,6 +7,7 @@ from typing import Any
 
 EPILOG = """\
 examples:
+  llama-router fit
   llama-router fit qwen3-8b
   llama-router fit gemma-12b --tokens 131072 --cram 16384
   llama-router fit qwen3-8b --json | jq .beside
@@ -27,7 +28,7 @@ def add_fit_command(verbs: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_config_arguments(parser)
-    parser.add_argument("model", help="by name or alias")
+    parser.add_argument("model", nargs="?", help="by name or alias (default: a line for each model)")
     parser.add_argument("--tokens", type=int, default=0, metavar="N", help="length of a conversation (default: a slot)")
     parser.add_argument("--cram", type=int, metavar="MIB", help="size of the prompt cache (default: as configured)")
     parser.add_argument("--checkpoints", type=int, metavar="N", help="context checkpoints of a conversation (4)")
@@ -39,7 +40,7 @@ def _fit(args: argparse.Namespace) -> int:
     from eventlog.errors import LogError
     from router.check import gpus_there_are, overrides
     from router.config import ConfigErrors, load
-    from router.memory.fit import as_json, as_text, fit
+    from router.memory.fit import as_json, as_table, as_text, fit
     from router.memory.measured import read_measured
 
     try:
@@ -54,11 +55,16 @@ def _fit(args: argparse.Namespace) -> int:
     except (ConfigErrors, LogError) as errors:
         print(errors, file=sys.stderr)
         return 1
-    model = config.resolve(args.model)
-    if model is None:
+    model = config.resolve(args.model) if args.model else None
+    if args.model and model is None:
         print(f"there is no model {args.model!r}; there are {', '.join(config.models)}", file=sys.stderr)
         return 1
     totals = {gpu.index: gpu.memory_mib for gpu in gpus if gpu.memory_mib} or measured.totals
-    found = fit(config, model, measured, totals, tokens=args.tokens, cram_mib=args.cram, checkpoints=args.checkpoints)
-    print(json.dumps(as_json(found), indent=2) if args.json else "\n".join(as_text(found)))
+    about = {"tokens": args.tokens, "cram_mib": args.cram, "checkpoints": args.checkpoints}
+    wanted = config.models.values() if model is None else [model]
+    found = [fit(config, each, measured, totals, **about) for each in wanted]
+    if model is None:
+        print(json.dumps({"models": list(map(as_json, found))}, indent=2) if args.json else as_table(found))
+    else:
+        print(json.dumps(as_json(found[0]), indent=2) if args.json else "\n".join(as_text(found[0])))
     return 0

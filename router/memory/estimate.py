@@ -68,6 +68,8 @@ class Estimate:
     gpus: Mapping[int, int]
     context: int
     """Tokens in the cache of one replica, all slots together."""
+    context_is_asked: bool
+    """False: it is the most that the model can, and llama-server may take less to fit in."""
     slots: int
     shape: Geometry
 
@@ -98,7 +100,8 @@ def estimate(model: ModelConfig) -> Estimate:
     ubatch = whole_number(model.options.get("ubatch-size", "")) or UBATCH
     buffers = ubatch * (shape.vocabulary + 8 * shape.width) * 4 if weights else 0
     parts = Parts(*(round(size / MIB) for size in (weights, growing, fixed, buffers, host)))
-    return Estimate(parts, _per_gpu(parts, model), context, slots, shape)
+    is_asked = bool(whole_number(model.options.get("ctx-size", "")) or "kv-unified-per-slot" in model.options)
+    return Estimate(parts, _per_gpu(parts, model), context, is_asked, slots, shape)
 
 
 def _further_files(model: ModelConfig) -> Iterable[str]:

@@ -13,6 +13,7 @@ from router.config import Config, ModelConfig
 from router.memory.cram import Cost, cost_of
 from router.memory.estimate import Estimate, Unknown, estimate
 from router.memory.measured import Measured
+from router.text_table import aligned
 
 CHECKPOINTS = 4
 """Context checkpoints that a long conversation is taken to have where nobody says."""
@@ -177,6 +178,7 @@ def as_json(found: Fit) -> dict[str, Any]:
             "gpus": _keyed(guess.gpus),
             "parts": asdict(guess.parts),
             "context": guess.context,
+            "context_is_asked": guess.context_is_asked,
             "slots": guess.slots,
             "layers": {kind: guess.shape.count(kind) for kind in ("growing", "sliding", "state", "none")},
             "window": guess.shape.window,
@@ -238,6 +240,8 @@ def as_text(found: Fit) -> Iterable[str]:
             + (f", {shape.count('sliding')} keep {shape.window:,} tokens" if shape.count("sliding") else "")
             + (f", {shape.count('state')} keep one state" if shape.count("state") else "")
         )
+        if not guess.context_is_asked:
+            yield "             ctx-size is not set: llama-server may take a shorter context to fit in"
     if found.measured:
         yield f"  measured   {_sizes(found.measured)} at most, of one replica in {_count(found.loads, 'load')}"
         yield f"             lately {'; '.join(map(_sizes, found.history[-SHOWN:]))}"
@@ -255,6 +259,15 @@ def as_text(found: Fit) -> Iterable[str]:
         yield f'  declare    "capacities": {json.dumps(found.declare)}'
     if found.cache is not None:
         yield from _cache_lines(found.cache)
+
+
+def as_table(found: Iterable[Fit]) -> str:
+    """Several models, a line each."""
+    rows = [("MODEL", "COUNTS WITH", "ESTIMATE", "MEASURED", "LOADS")]
+    for each in found:
+        guess = _sizes(each.estimate.gpus) or "no GPU" if each.estimate else "unknown"
+        rows.append((each.model, each.need.by or "-", guess, _sizes(each.measured) or "-", str(each.loads)))
+    return aligned(rows)
 
 
 def _cache_lines(cache: Cache) -> Iterable[str]:

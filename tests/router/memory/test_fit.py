@@ -128,6 +128,21 @@ def test_the_prompt_cache_is_sized_for_a_conversation(desk: Desk, capsys: pytest
     assert "100 MiB hold 12;" in answer(capsys, "a", "--tokens", "4096", "--cram", "100")
 
 
+def test_without_a_model_there_is_a_line_for_each(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    write_log(desk, *loads("a", ({0: 16_000}, {})))
+    rows = answer(capsys).splitlines()
+    assert [row.split()[:2] for row in rows[1:]] == [["a", "measured"], ["b", "estimate"], ["c", "estimate"]]
+    assert rows[1].endswith("16,000 MiB on GPU 0  1")
+    assert [row["model"] for row in json.loads(answer(capsys, "--json"))["models"]] == ["a", "b", "c"]
+
+
+def test_a_context_that_nobody_asked_for_is_told_to_be_a_guess(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "ctx-size is not set" in answer(capsys, "a")
+    desk.presets("[a]\nmodel = $W\nctx-size = 4096\n")
+    desk.config({"LLM": {"a": {}}})
+    assert "ctx-size is not set" not in answer(capsys, "a")
+
+
 def test_a_model_that_is_not_there_ends_with_1(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "nobody", "--set", "NUM_GPUS=2"]) == 1
     assert "there are a, b, c" in capsys.readouterr().err
