@@ -102,6 +102,10 @@ SETTINGS: dict[str, _Named] = {
     "QUEUE_FORCE_LOAD_TIMEOUT": _Named("force_load_us", _us, _SECONDS, _shown_s),
     "DISPATCH_OVERCOMMIT": _Named("overcommit", _count(-1), "a whole number of -1 or more"),
     "CONVERSATION_AFFINITY": _Named("affinity", _flag, _FLAG, _shown_flag),
+    "promptCache.keepAcrossSwaps": _Named("keep_caches", _flag, _FLAG, _shown_flag),
+    "promptCache.keepMinTokens": _Named("keep_min_tokens", _count(1), "a whole number of 1 or more"),
+    "promptCache.keepBudgetMiB": _Named("keep_budget_mib", _count(1), "a whole number of 1 or more"),
+    "promptCache.keepMaxHoldSeconds": _Named("keep_hold_us", _us, _SECONDS, _shown_s),
     "routing.router.use": _Named("engine", _one_of(*get_args(Engine)), "residency, group, matrix or capacity"),
     "routing.router.scope": _Named("scope", _one_of("gpu", "instance"), "gpu or instance"),
     "routing.router.settings.groups": _Named(
@@ -160,11 +164,22 @@ def changed(settings: SchedulerSettings, sets: Sequence[str]) -> SchedulerSettin
     if settings.engine != engine and not any(text.startswith("MAX_MODELS_PER_GPU") for text in sets):
         # As when config.json says nothing of the cap: it is the rule of one engine, and none of the others'.
         settings = msgspec.structs.replace(settings, max_models_per_gpu=int(settings.engine == "residency"))
+    if settings.keep_caches:
+        settings = _with_shapes(settings)
     _check_rules(settings, sets)
     used = [gpu for model in settings.models.values() for gpu in model.gpus]
     if used and max(used) >= settings.gpus:
         settings = msgspec.structs.replace(settings, gpus=max(used) + 1)
     return settings
+
+
+def _with_shapes(settings: SchedulerSettings) -> SchedulerSettings:
+    """Where prompt caches were not kept, nobody has said what shapes them: a model's are taken to fit themselves."""
+    models = {
+        name: model if model.cache_shape else msgspec.structs.replace(model, cache_shape=model.fingerprint or name)
+        for name, model in settings.models.items()
+    }
+    return msgspec.structs.replace(settings, models=models)
 
 
 def _sets(settings: SchedulerSettings, text: str, read: dict[str, str | list[list[str]]]) -> tuple[MatrixSet, ...]:

@@ -5,6 +5,8 @@ unused for longest; what a slot held goes to the host's cache, whose oldest entr
 A prompt is known by the hashes of its growing prefix, so one hash stands for everything before it.
 """
 
+from __future__ import annotations
+
 from collections import OrderedDict
 
 from replay.workload import Block
@@ -34,6 +36,10 @@ class Held:
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.answer_tokens
+
+    def copy(self) -> Held:
+        """As it is now: what is saved does not grow with its slot."""
+        return Held(tuple(self.hashes.items()), self.prompt_tokens, self.answer_tokens)
 
 
 class PromptCache:
@@ -84,6 +90,21 @@ class PromptCache:
             held.answer_tokens = answer_tokens
         self._used.remove(slot)
         self._used.append(slot)
+
+    def slot_of(self, rid: int) -> int | None:
+        """Where a request is, while it is there."""
+        return self._busy.get(rid)
+
+    def held_in(self, slot: int) -> Held:
+        """What a slot holds."""
+        return self._slots[slot] or Held((), 0, 0)
+
+    def put(self, slot: int, held: Held) -> bool:
+        """A restore; not into a slot that is at work."""
+        if slot in self._busy.values():
+            return False
+        self._slots[slot] = held
+        return True
 
     def _keep(self, held: Held) -> None:
         if held.tokens > self._host_tokens:

@@ -44,6 +44,10 @@ class ModelCosts(msgspec.Struct, frozen=True, kw_only=True):
     """From a cancel to the slot being free."""
     host_cache_tokens: int = 65_536
     """Prompts kept in the host's memory when a slot takes another; 0 for none."""
+    token_bytes: int = 65_536
+    """A token of a saved prompt cache; the default is that of a model of some 8 billion parameters."""
+    save_token_us: float = 40.0
+    restore_token_us: float = 20.0
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +93,9 @@ KEYS = {
     "decode_ms_per_token": "milliseconds per token made, alone",
     "decode_slowdown": "share of that time more for each further generation in the replica",
     "host_cache_tokens": "tokens of prompts kept in the host's memory",
+    "cache_kib_per_token": "KiB of a saved prompt cache per token",
+    "save_us_per_token": "microseconds to save a token of it",
+    "restore_us_per_token": "microseconds to restore one",
 }
 """What can be said on the command line."""
 
@@ -109,6 +116,12 @@ def _changed(costs: ModelCosts, values: dict[str, float]) -> ModelCosts:
             fields = {"decode": replace(costs.decode, token_us=value * 1000)}
         elif key == "decode_slowdown":
             fields = {"decode": replace(costs.decode, same=value)}
+        elif key == "cache_kib_per_token":
+            fields = {"token_bytes": round(value * 1024)}
+        elif key == "save_us_per_token":
+            fields = {"save_token_us": value}
+        elif key == "restore_us_per_token":
+            fields = {"restore_token_us": value}
         else:
             fields = {"host_cache_tokens": round(value)}
         costs = replace(costs, **fields)

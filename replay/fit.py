@@ -5,7 +5,7 @@ are the neighbours that it had on average: in the same phase, in the other one, 
 are linear once the other is known, so they are solved for in turn. No coefficient may be negative.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from replay.costs import Costs, ModelCosts, Phase
 from replay.recorded import Durations, Service
@@ -55,7 +55,17 @@ def _fit_model(
         decode=_fit_phase(answers, has_fixed=False) or fallback.decode,
         metadata_us=_median(durations.metadata_us) or fallback.metadata_us,
         release_us=_median(durations.releases_us) or fallback.release_us,
+        token_bytes=round(_per_token(durations.saves, model, 1)) or fallback.token_bytes,
+        save_token_us=_per_token(durations.saves, model, 2) or fallback.save_token_us,
+        restore_token_us=_per_token(durations.restores, model, 2) or fallback.restore_token_us,
     )
+
+
+def _per_token(moves: Mapping[str, Sequence[tuple[int, int, int]]], model: str, part: int) -> float:
+    """Bytes or microseconds per token of saved prompt caches; 0 where there was none. Of all with an empty name."""
+    meant = [move for name, each in moves.items() for move in each if model in ("", name)]
+    tokens = sum(move[0] for move in meant)
+    return sum(move[part] for move in meant) / tokens if tokens else 0.0
 
 
 def _fit_phase(samples: Sequence[tuple[float, float, _NEIGHBOURS]], *, has_fixed: bool) -> Phase | None:

@@ -34,6 +34,8 @@ class Tally(msgspec.Struct, kw_only=True):
     forced: int = 0
     overtakes: int = 0
     aborted: int = 0
+    cache_hits: int = 0
+    prefill_saved_us: int = 0
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +69,10 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     makespan_s: float
     """From the first arrival to the last end."""
     wait_mean_by_model_s: dict[str, float] = {}
+    cache_hits: int = 0
+    """Requests that found a prompt cache which had survived a swap."""
+    prefill_saved_s: float = 0.0
+    """Time to read prompts that this saved."""
 
 
 def measure(outcomes: Sequence[Outcome], tally: Tally) -> Measures:
@@ -99,6 +105,8 @@ def measure(outcomes: Sequence[Outcome], tally: Tally) -> Measures:
         fair_models=_fairness((outcome.model, outcome) for outcome in outcomes),
         makespan_s=_makespan_us(outcomes) / 1e6,
         wait_mean_by_model_s=_wait_by_model(outcomes),
+        cache_hits=tally.cache_hits,
+        prefill_saved_s=tally.prefill_saved_us / 1e6,
     )
 
 

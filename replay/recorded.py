@@ -44,6 +44,9 @@ class Durations(msgspec.Struct, kw_only=True):
     releases_us: list[int] = []
     metadata_us: list[int] = []
     services: list[Service] = []
+    saves: dict[str, list[tuple[int, int, int]]] = {}
+    """Of prompt caches, by model: tokens, bytes, microseconds."""
+    restores: dict[str, list[tuple[int, int, int]]] = {}
 
 
 class Recording(msgspec.Struct, kw_only=True):
@@ -195,6 +198,12 @@ class _Reader:
                     self.durations.stops_us.setdefault(model, []).append(took_us)
             case e.ReplicaCrashed() | e.ReplicaLoadFailed() | e.ReplicaStalled() if self.span.holds(event.at_us):
                 self.misfortunes += 1
+            case e.CacheSaved() | e.CacheRestored():
+                durations = self.durations
+                moves = durations.saves if isinstance(event, e.CacheSaved) else durations.restores
+                model = self.models.get(event.replica)
+                if model is not None and event.tokens > 0:
+                    moves.setdefault(model, []).append((event.tokens, event.bytes, event.took_us))
             case e.LoadWished() | e.AdminUnload() | e.AdminDrain() | e.AdminGpu() | e.ConfigLoaded():
                 self.happenings.append((event.at_us, event))
 

@@ -43,6 +43,8 @@ ROWS: tuple[tuple[str, str], ...] = (
     ("overtakes", "overtakes"),
     ("forced", "forced loads"),
     ("cached_share", "prompt cached, share"),
+    ("cache_hits", "caches found after a swap"),
+    ("prefill_saved_s", "prefill saved so, s"),
     ("fair_clients", "fairness over clients"),
     ("fair_models", "fairness over models"),
     ("makespan_s", "makespan, s"),

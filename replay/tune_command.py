@@ -37,6 +37,7 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     ("overtakes", "overtakes"),
     ("forced", "forced"),
     ("cached_share", "cached"),
+    ("prefill_saved_s", "prefill saved"),
     ("fair_clients", "fair clients"),
     ("fair_models", "fair models"),
 )

@@ -21,6 +21,7 @@ from eventlog.settings import SchedulerSettings
 from replay.cache import PromptCache
 from replay.costs import Costs, ModelCosts
 from replay.engine import NEVER_US, Engine
+from replay.kept_caches import KeptCaches
 from replay.measures import Measures, Outcome, Tally, measure
 from replay.workload import Call, Happening, Workload
 from router.scheduler import State, step
@@ -30,6 +31,8 @@ START_US = 1_000_000_000_000
 
 PROGRESS_EVERY = 250
 """Calls."""
+
+_UNTIMED = e.SlotTiming()
 
 Change = Callable[[SchedulerSettings], SchedulerSettings]
 """Another setting for the whole run, reloads included."""
@@ -79,6 +82,7 @@ class World:
         self._is_coupled = any(
             model.prefill.elsewhere or model.decode.elsewhere for model in (*costs.models.values(), costs.default)
         )
+        self._kept = KeptCaches(self)
         self._effects: dict[type[e.Decision], Callable[[Any], None]] = {
             e.RequestDispatched: self._serve,
             e.RequestFailed: self._fail,
@@ -88,6 +92,8 @@ class World:
             e.ReplicaSpawnOrdered: self._load,
             e.ReplicaStopOrdered: self._stop,
             e.TimerSet: self._arm,
+            e.CacheSaveOrdered: self._kept.save,
+            e.CacheRestoreOrdered: self._kept.restore,
         }
 
     def run(self, progress: Callable[[float], None] = lambda share: None) -> Measures:
@@ -113,7 +119,23 @@ class World:
             else:
                 self.now_us, _, what_to_do, about = heappop(heap)
                 what_to_do(about)
+        self.tally.cache_hits = self.state.caches.hits
+        self.tally.prefill_saved_us = self.state.caches.saved_us
         return measure(self.outcomes, self.tally)
+
+    # --- for kept caches ---
+
+    def plan(self, at_us: int, what_to_do: Callable[[Any], None], about: object) -> None:
+        self._plan(at_us, what_to_do, about)
+
+    def do(self, fact: e.Fact) -> None:
+        self._do(fact)
+
+    def cache_of(self, replica: str) -> PromptCache | None:
+        return self._caches.get(replica)
+
+    def costs_of(self, replica: str) -> ModelCosts:
+        return self._costs_of[replica]
 
     # --- the machinery ---
 
@@ -172,6 +194,7 @@ class World:
                 key=call.key,
                 conversation=call.conversation,
                 slots_wanted=call.slots_wanted,
+                prefix=[e.PrefixBlock(key, tokens) for key, tokens in call.prefix] if self._keeps_caches else [],
             )
         )
 
@@ -191,6 +214,8 @@ class World:
         if self._has_prefixes:
             cached = self._caches[replica].take(rid, call.prefix, call.prompt_tokens)
             outcome.cached_tokens = cached
+            if self._keeps_caches:
+                self._kept.serving(rid, replica)
         tokens = call.output_tokens
         if 0 <= call.leaves_after_tokens < tokens:
             tokens = call.leaves_after_tokens
@@ -245,7 +270,20 @@ class World:
             self._do(e.RequestCancelled(at_us=self.now_us, run=1, rid=rid, replica=replica))
             self._plan(self.now_us + self._costs_of[replica].release_us, self._release, (rid, replica))
         else:
-            self._do(e.RequestFinished(at_us=self.now_us, run=1, rid=rid, replica=replica))
+            timing = self._timing(replica, call) if self._keeps_caches and call.work == "generation" else _UNTIMED
+            self._do(e.RequestFinished(at_us=self.now_us, run=1, rid=rid, replica=replica, timing=timing))
+
+    @property
+    def _keeps_caches(self) -> bool:
+        return self.state.settings.keep_caches
+
+    def _timing(self, replica: str, call: Call) -> e.SlotTiming:
+        """llama-server's account, as far as decisions about prompt caches depend on it."""
+        cached = self.outcomes[call.number - 1].cached_tokens
+        read = call.prompt_tokens - cached
+        prefill = self._costs_of[replica].prefill
+        prompt_us = round(prefill.fixed_us + read * prefill.token_us)
+        return e.SlotTiming(cache_n=cached, prompt_n=read, prompt_us=prompt_us, predicted_n=call.output_tokens)
 
     def _leave(self, rid: int) -> None:
         """The client is gone, in whatever stage its request is."""
@@ -318,6 +356,7 @@ class World:
             job = engine.remove(self.now_us, rid) if engine is not None else None
             begun = job is not None and job.phase == 1
             self._do(e.UpstreamLost(at_us=self.now_us, run=1, rid=rid, replica=replica, begun=begun))
+        self._kept.gone(replica)
         self._engines.pop(replica, None)
         self._caches.pop(replica, None)
         self._do(e.ReplicaStopped(at_us=self.now_us, run=1, replica=replica))
