@@ -28,6 +28,7 @@ from dashboard import (
     panels,
     request_page,
     swap_page,
+    talk_pages,
     whatif_page,
 )
 from dashboard.history import History
@@ -42,7 +43,7 @@ MAX_ROWS = 100_000
 SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
-PAGES = (overview, panels, request_page, swap_page, crash_page, whatif_page)
+PAGES = (overview, panels, request_page, swap_page, crash_page, whatif_page, talk_pages)
 """Modules with `routes(history)`; see `pages`."""
 
 

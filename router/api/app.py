@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, Response
 
 from router import errors, routes
-from router.api import control, events, history, logs, metrics, models, profiles, props, status, version
+from router.api import control, events, history, logs, metrics, models, profiles, props, status, translate, version
 from router.api.dash import Dash
 from router.api.lifecycle import Lifecycle
 from router.api.services import Services
@@ -52,6 +52,7 @@ def create_app(services: Services) -> FastAPI:
         props.routes(services),
         version.routes(services),
         history.routes(services, Dash(services)),
+        translate.routes(services),
     )
     for part in parts:
         app.include_router(part)

@@ -27,6 +27,7 @@ from router.reply import Reply
 from router.upstream import Connection, Endpoint, UpstreamError, request_head
 
 PAGES = frozenset(("/dash", "/chat", "/translate"))
+LANGUAGES = "/translate/languages"
 CONNECT_S = 2.0
 BEGIN_S = 60.0
 """Until an answer begins; no question takes longer than half of it."""
@@ -40,7 +41,11 @@ FOR_THE_ROUTER = frozenset((b"cookie",))
 
 def is_for_dashboard(method: str, path: str) -> bool:
     """Whether the process answers this. What is asked of a page by POST is the router's own."""
-    return path.startswith("/dash/") or path == "/dash" or (method in ("GET", "HEAD") and path in PAGES)
+    return (
+        path.startswith("/dash/")
+        or path == "/dash"
+        or (method in ("GET", "HEAD") and (path in PAGES or path == LANGUAGES))
+    )
 
 
 class Dash:

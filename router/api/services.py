@@ -6,7 +6,7 @@ replicas.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -49,6 +49,9 @@ class Relay(Protocol):
     """The part of `router.relay.Relay` that is used here."""
 
     def cancel(self, rid: int, by: Literal["admin"]) -> None: ...
+    async def __call__(
+        self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+    ) -> None: ...
 
 
 class Replicas(Protocol):
