@@ -162,10 +162,11 @@ def test_the_window_of_a_minute_slides() -> None:
 @pytest.mark.slow
 def test_a_key_is_found_nowhere_but_where_its_owner_wrote_it(tmp_path: Path) -> None:
     """After every use and misuse of keys: not in the log, the messages, any answer, a command line, or a child."""
-    with guarded(tmp_path) as router:
+    with guarded(tmp_path, DASHBOARD=True) as router:
         said = [call_everything(router, secret) for secret in (*SECRETS, "lr-wrong-9d3e5ab6c7f14821")]
         login = router.call("POST", "/login", f"key={OWNER}&next=/dash".encode(), Sec_Fetch_Site="same-origin")
         said.append(repr(login.head.getheaders()).encode() + login.read())
+        said.append(dashboard_of(router))
         router.hang_up()
         router.wait_words("a new configuration is in force")
         said += [processes(router)]
@@ -202,6 +203,17 @@ def call_everything(router: RouterProcess, secret: str) -> bytes:
         said += chat(router, secret, model).read()
         said += router.call("POST", "/models/load", {"model": model, "wait": True}, X_Api_Key=secret).read()
     return said
+
+
+def dashboard_of(router: RouterProcess) -> bytes:
+    """Its page, and all requests as it knows them, once it knows them."""
+    finished = len(router.events("RequestFinished"))
+    for _ in polls(30.0, every_s=0.1):
+        history = router.call("GET", "/router/history?limit=0", **bearer(OWNER))
+        told = history.read()
+        if history.status == 200 and told.count(b'"owner"') and told.count(b'"rid"') >= finished:
+            return told + router.call("GET", "/dash", **bearer(OWNER)).read()
+    raise AssertionError(f"the dashboard does not tell of {finished} requests: {told[-500:]!r}")
 
 
 def processes(router: RouterProcess) -> bytes:
