@@ -130,6 +130,10 @@ def _summary(config: Config, *, show_argv: bool) -> Iterable[str]:
     if settings.engine != "residency":
         yield f"loaded by      {told(settings)}"
     yield f"queue          {settings.eviction}, grace {_seconds(settings.head_grace_us)}, {_force(config)}"
+    if config.selectors:
+        yield f"selectors      {', '.join(config.selectors)}"
+    if config.profiles:
+        yield f"profiles       {', '.join(config.profiles)}"
     yield f"event log      {config.log_dir}"
     yield f"run directory  {config.run_dir}"
     yield ""
