@@ -84,7 +84,9 @@ def test_an_installed_router_knows_its_version_and_its_tables(tmp_path: Path, wh
     target = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(target)
+    (tmp_path / "events").mkdir()
     environment = {"PYTHONPATH": str(target), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    environment["EVENT_LOG_DIR"] = str(tmp_path / "events")
 
     def said(*arguments: str) -> str:
         command = [sys.executable, "-P", "-m", "router.cli", *arguments]
@@ -93,7 +95,7 @@ def test_an_installed_router_knows_its_version_and_its_tables(tmp_path: Path, wh
         return done.stdout
 
     assert said("--version") == f"llama-router {PROJECT['project']['version']}\n"
-    assert "wait_us" in said("sql", "--tables")
+    assert "swap_candidates" in said("sql", "--tables")
 
 
 def test_every_dependency_has_a_lower_bound() -> None:
