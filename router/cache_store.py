@@ -215,7 +215,7 @@ class CacheStore:
         return True
 
     def _sweep(self) -> None:
-        """Remove every file that is none of ours."""
+        """Remove every file that is not known: the directory is ours alone."""
         known = {entry.name for entry in self._entries.values()}
         try:
             names = os.listdir(self.directory)
@@ -223,7 +223,7 @@ class CacheStore:
             log.warning("%s cannot be cleaned: %s", self.directory, error)
             return
         for name in names:
-            if name not in known and name.endswith((DONE, PART, INDEX)):
+            if name not in known:
                 self._remove(name)
 
     def _is_whole(self, entry: Entry) -> bool:
@@ -244,7 +244,7 @@ class CacheStore:
         except FileNotFoundError:
             pass
         except OSError as error:
-            log.warning("a prompt cache cannot be removed: %s", error)
+            log.warning("%s cannot be removed: %s", self.directory / name, error)
 
 
 def _is_name(name: str) -> bool:

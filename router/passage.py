@@ -14,7 +14,7 @@ generation that the page of a replica asks for is a request like any other, for 
 import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qs, quote, unquote
 
 import msgspec
 
@@ -111,6 +111,9 @@ class Passage:
                 await self.carry({**scope, "path": "/" + rest}, inner, caller, body, reply, client)
                 return
             replica, quoted, plain = name, "/" + rest, False
+        if self._flights.config.keep.on and scope["method"] == "POST" and _moves_a_slot(unquote(quoted), query):
+            message = "slots are saved and restored by the router while promptCache.keepAcrossSwaps is on"
+            raise errors.error("forbidden", message)
         await self._pass(scope, replica, quoted.encode() + (b"?" + query if query else b""), body, reply, client, plain)
 
     def whose(self, scope: Scope, caller: Caller) -> tuple[str, str]:
@@ -288,3 +291,9 @@ def _decode(kind: type[Any], body: Body) -> Any:
         return body.look(lambda view: msgspec.json.decode(view, type=kind))
     except (msgspec.DecodeError, RecursionError) as error:
         raise errors.error("invalid_body", f"the body is not what this route takes: {error}") from error
+
+
+def _moves_a_slot(path: str, query: bytes) -> bool:
+    """Whether a slot is to be written to a file or read from one: names that nobody keeps a budget of."""
+    actions = parse_qs(query.decode("latin-1")).get("action", [])
+    return "/slots/" in path and any(action in ("save", "restore") for action in actions)

@@ -13,6 +13,7 @@ from router.api.view import Open
 from router.api.waiting import Wait, queue_of, waits
 from router.memory import declared
 from router.reload import Outcome
+from router.scheduler.caches import holds_up
 from router.scheduler.state import Request, Swap, gpus_of
 
 
@@ -38,7 +39,7 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
                 "gpus": gpu_rows(services, lifecycle.status),
                 "models": [_model_row(services, name) for name in services.config.models],
                 "warnings": list(memory_warnings(services).values()),
-                "swaps": [_swap_row(swap, now_us) for swap in state.swaps.values()],
+                "swaps": [_swap_row(services, swap, now_us) for swap in state.swaps.values()],
                 "prompt_caches": _caches_row(services),
                 "queued": len(queue),
                 "queue": [_wait_row(services, wait, now_us) for wait in queue[:limit]],
@@ -166,13 +167,23 @@ def _idle_us(services: Services, name: str) -> int | None:
     return max(0, services.loop.clock.now_us() - live.used_us)
 
 
-def _swap_row(swap: Swap, now_us: int) -> dict[str, Any]:
+def _phase(services: Services, swap: Swap) -> str:
+    """Also `saving` and `restoring`, which are moments of draining and of starting."""
+    state = services.loop.state
+    if swap.phase == "draining" and swap.save_from_us:
+        return "saving"
+    if swap.phase == "starting" and swap.target and holds_up(state, state.models[swap.target]):
+        return "restoring"
+    return swap.phase
+
+
+def _swap_row(services: Services, swap: Swap, now_us: int) -> dict[str, Any]:
     return {
         "swap": swap.id,
         "target": swap.target,
         "victims": swap.victims,
         "gpus": list(gpus_of(swap.mask)),
-        "phase": swap.phase,
+        "phase": _phase(services, swap),
         "why": swap.why,
         "cause_rid": swap.cause_rid or None,
         "since_us": max(0, now_us - swap.begun_us),

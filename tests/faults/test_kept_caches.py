@@ -78,6 +78,21 @@ def test_a_conversation_finds_its_prompt_cached_after_a_swap(tmp_path: Path) -> 
     assert_every_order_was_answered_once(router)
 
 
+def test_clients_cannot_write_into_the_directory(tmp_path: Path) -> None:
+    """llama-server would let whoever reaches it save a slot under any name, and nobody would keep a budget of that."""
+    with kept_router(tmp_path) as router:
+        turn(router, 1)
+        replica = router.events("ReplicaReady")[0]["replica"].replace("#", "%23")
+        for path in (
+            "/slots/0?action=save&model=a",
+            f"/instance/{replica}/slots/0?action=save",
+            "/upstream/a/slots/0?action=restore",
+        ):
+            refused = router.call("POST", path, {"filename": "mine"})
+            assert (refused.status, refused.json()["error"]["code"]) == (403, "forbidden"), path
+        assert files(tmp_path) == []
+
+
 def test_without_the_setting_nothing_is_saved(tmp_path: Path) -> None:
     with routed(tmp_path, [Model("a", first_byte_s=0.15), Model("b")]) as router:
         turn(router, 1)
