@@ -25,7 +25,8 @@ EVERYWHERE = ((b"x-content-type-options", b"nosniff"),)
 ON_PAGES = (
     (b"content-security-policy", POLICY.encode()),
     (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
+    # Not "no-referrer": under that a browser sends a form with `Origin: null`, and we could not tell whose it is.
+    (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), payment=(), usb=()"),
 )

@@ -214,7 +214,7 @@ def test_names_of_models_are_text_in_every_page() -> None:
 
 
 def test_a_browser_is_told_what_to_refuse(router: RouterProcess) -> None:
-    """Scripts of our own origin alone, no frames, no guessing of types, no referrer; once each."""
+    """Scripts of our own origin alone, no frames, no guessing of types, no referrer to others; once each."""
     for path in ("/login", "/docs"):
         call = router.call("GET", path, **bearer(OWNER))
         names = [name.lower() for name, _ in call.head.getheaders()]
@@ -223,7 +223,7 @@ def test_a_browser_is_told_what_to_refuse(router: RouterProcess) -> None:
         assert policy["script-src"] == "'self'"
         assert policy["style-src"] == "'self' 'unsafe-inline'"
         assert policy["frame-ancestors"] == policy["base-uri"] == policy["object-src"] == "'none'"
-        assert (call.header("x-frame-options"), call.header("referrer-policy")) == ("DENY", "no-referrer")
+        assert (call.header("x-frame-options"), call.header("referrer-policy")) == ("DENY", "same-origin")
         page = call.read().decode()
         assert "http://" not in page.replace("http://127.0.0.1", "")
         assert "https://" not in page
