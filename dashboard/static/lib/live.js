@@ -2,6 +2,7 @@
 import { root } from "./api.js";
 
 const RETRY_MS = [500, 1000, 2000, 5000, 10_000];
+const SLOWEST_MS = 10_000;
 
 /**
  * Calls `changed()` when the tables or the router have moved on, and `state("live" | "lost" | "paused")` as the
@@ -78,7 +79,7 @@ export function calm(run, gapMs) {
     if (now) return go();
     wanted = true;
     if (running || timer) return undefined;
-    timer = setTimeout(go, Math.max(0, beganMs + Math.max(gapMs(), 5 * tookMs) - performance.now()));
+    timer = setTimeout(go, Math.max(0, beganMs + Math.max(gapMs(), Math.min(3 * tookMs, SLOWEST_MS)) - performance.now()));
     return undefined;
   }
 
