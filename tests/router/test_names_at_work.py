@@ -100,7 +100,10 @@ def test_s14_a_profile_changes_what_names_mean_and_is_an_event(
 
 def test_s15_spillover_starts_the_next_model_under_load(router: RouterProcess) -> None:
     """Two at once go to two models, although both came before the scheduler had heard of either."""
-    calls = [router.chat("workers", standin={"tokens": 30, "gap_s": 0.02}) for _ in range(2)]
+    gate = router.folder / "gate"
+    calls = [router.chat("workers", standin={"gate": str(gate)}) for _ in range(2)]
+    router.wait_event("RequestArrived", lambda event: event.get("asked") == "workers" and event["model"] == "b")
+    gate.touch()
     assert [call.status for call in calls] == [200, 200]
     chosen = [arrival(router, call) for call in calls]
     assert sorted(event["model"] for event in chosen) == ["a", "b"]
