@@ -63,7 +63,7 @@ def routes(history: History) -> APIRouter:
     async def show(request: Request, seq: int) -> HTMLResponse:
         crash = await one(history, CRASH, seq=seq)
         if crash is None:
-            return page(request, "missing.html", status=404, what=f"Crash #{seq}", why=MISSING)
+            return page(request, "missing.html", status=404, what=f"Crash #{seq}", why=MISSING, again=False)
         made = postmortems.known(seq)
         failure = postmortems.failure(seq)
         if made is None and (not failure or not request.query_params.get("part")):

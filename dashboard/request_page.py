@@ -15,6 +15,9 @@ from dashboard.rows import Row, one
 from dashboard.units import UNKNOWN, cost, count, duration, number, percent, rate, size
 from projections.output import plain
 
+SOON = 100
+"""A number that is so much higher than the last one known may be that of a request that has just arrived."""
+
 PHASES = {
     "queued": "In the queue",
     "prefill": "Prompt",
@@ -39,14 +42,16 @@ def routes(history: History) -> APIRouter:
     async def show(request: Request, rid: int) -> HTMLResponse:
         life = await request_life.read(history, rid)
         if life is None:
-            return page(request, "missing.html", status=404, what=f"Request {rid}", why=await _missing(history, rid))
+            why, soon = await _missing(history, rid)
+            return page(request, "missing.html", status=404, what=f"Request {rid}", why=why, again=soon)
         return page(request, "request.html", **shown(life))
 
     @router.get("/dash/api/requests/{rid}")
     async def tell(rid: int) -> Response:
         life = await request_life.read(history, rid)
         if life is None:
-            message = f"request {rid}: {await _missing(history, rid)}"
+            why, _ = await _missing(history, rid)
+            message = f"request {rid}: {why}"
             error = {"message": message, "type": "invalid_request_error", "code": "request_not_found"}
             return JSONResponse({"error": error}, 404)
         return JSONResponse(plain(life.as_data()))
@@ -54,12 +59,17 @@ def routes(history: History) -> APIRouter:
     return router
 
 
-async def _missing(history: History, rid: int) -> str:
+async def _missing(history: History, rid: int) -> tuple[str, bool]:
+    """Why there is no such request, and whether it may come: a page may be asked for before its first line is read."""
     wish = await one(history, request_life.WISH, rid=rid)
     if wish is not None:
         ended = words.of(words.OPERATIONS, wish["outcome"]) if wish["outcome"] else "under way"
-        return f"It is no request: somebody wanted {wish['model']} to be loaded (operation {wish['op']}, {ended})."
-    return "No request has this number, or the log no longer goes back to it. Answers say theirs in X-Router-Request."
+        text = f"It is no request: somebody wanted {wish['model']} to be loaded (operation {wish['op']}, {ended})."
+        return text, False
+    last = await one(history, "SELECT coalesce(max(rid), 0) AS rid FROM requests") or {"rid": 0}
+    if last["rid"] < rid <= last["rid"] + SOON:
+        return "It is not in the history yet. This page looks again.", True
+    return "No request has this number, or the log no longer goes back to it.", False
 
 
 def shown(life: Life) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def routes(history: History) -> APIRouter:
     async def show(request: Request, swap: int) -> HTMLResponse:
         story = await swap_story.read(history, swap)
         if story is None:
-            return page(request, "missing.html", status=404, what=f"Swap {swap}", why=MISSING)
+            return page(request, "missing.html", status=404, what=f"Swap {swap}", why=MISSING, again=False)
         return page(request, "swap.html", **shown(story))
 
     @router.get("/dash/api/swaps/{swap}")

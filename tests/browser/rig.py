@@ -24,6 +24,7 @@ LONG = "Qwen3-Coder-480B-A35B-Instruct-1M-UD-Q4_K_XL-a-name-of-eighty-characters
 NASTY = "<img src=x onerror=alert(1)>"
 WIDE, NARROW = 1440, 390
 PATIENCE_MS = 30_000
+FRAME_MS = 50
 expect.set_options(timeout=PATIENCE_MS)
 FLAGS = (
     "--no-sandbox",
@@ -114,8 +115,14 @@ class Watched:
 
 def no_overflow(page: Page) -> None:
     """Nothing sticks out to the side; what is wide scrolls in a box of its own."""
-    wide, there = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-    assert wide <= there, f"{page.url} is {wide} px wide on {there}"
+    sizes = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    wide, there = page.evaluate(sizes)
+    for _ in range(PATIENCE_MS // FRAME_MS):
+        if wide <= there:
+            return
+        page.wait_for_timeout(FRAME_MS)  # figures follow a moment after the window
+        wide, there = page.evaluate(sizes)
+    raise AssertionError(f"{page.url} is {wide} px wide on {there}")
 
 
 class Router(RouterProcess):
@@ -137,7 +144,7 @@ def until_ready(router: RouterProcess, deadline_s: float = 30.0) -> None:
     raise AssertionError(f"the dashboard does not answer:\n{router.words()}")
 
 
-def until_told(router: RouterProcess, path: str, wanted: Mapping[str, Any], deadline_s: float = 10.0) -> dict[str, Any]:
+def until_told(router: RouterProcess, path: str, wanted: Mapping[str, Any], deadline_s: float = 30.0) -> dict[str, Any]:
     """The object `request`, `swap` or whatever is first in the answer, once it has these values."""
     told: dict[str, Any] = {}
     for _ in polls(deadline_s, every_s=0.05):

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.browser.rig import LONG, Router, Window, number_of
+from tests.browser.rig import LONG, Router, Window, number_of, until_told
 from tests.standin.client import CutShort
 
 
 def test_a_request_that_runs_is_followed_to_its_end(window: Window, router: Router, gate: Path) -> None:
     call = router.chat("gated", stream=True)
     rid = number_of(call)
+    until_told(router, f"/dash/api/requests/{rid}", {"stage": "running"})
     with window.open(f"dash/requests/{rid}") as page:
         expect(page.get_by_text("running", exact=True)).to_be_visible()
         gate.touch()

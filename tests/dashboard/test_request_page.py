@@ -114,12 +114,14 @@ def test_a_number_that_is_a_wish_or_nothing_says_so(tmp_path: Path) -> None:
         story.at(0, started("big"))
         story.at(1, e.LoadWished(op=4, rid=7, model="big"))
     with dashboard_on(tmp_path) as dashboard:
-        wish, missing = dashboard.get("/dash/requests/7"), dashboard.get("/dash/requests/8")
-        told = dashboard.get("/dash/api/requests/8")
+        wish, missing = dashboard.get("/dash/requests/7"), dashboard.get("/dash/requests/800")
+        soon, told = dashboard.get("/dash/requests/8"), dashboard.get("/dash/api/requests/8")
 
     assert wish.status_code == missing.status_code == told.status_code == 404
     assert "somebody wanted big to be loaded (operation 4" in wish.text
-    assert "Request 8 is not in the history" in missing.text
+    assert "Request 800 is not in the history" in missing.text
+    assert 'http-equiv="refresh"' not in missing.text
+    assert 'http-equiv="refresh"' in soon.text
     assert told.json()["error"]["code"] == "request_not_found"
 
 
