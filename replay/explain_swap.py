@@ -79,6 +79,8 @@ class SwapStory(msgspec.Struct, kw_only=True):
     outcome: Literal["done", "failed", "aborted", "running", "lost"] = "running"
     abort_why: str = ""
     drain_us: int = 0
+    save_us: int = 0
+    """Of that, how long it was held up for saving prompt caches."""
     stop_us: int = 0
     load_us: int = 0
     ended_us: int = -1
@@ -161,6 +163,7 @@ class _Teller:
                 story.outcome = "done" if event.ok else "failed"
                 story.ended_us = event.at_us
                 story.drain_us, story.stop_us, story.load_us = event.drain_us, event.stop_us, event.load_us
+                story.save_us = event.save_us
                 self.is_over = not story.target or not event.ok
             case e.ReplicaSpawnOrdered(swap=self.number):
                 self._replicas.add(event.replica)

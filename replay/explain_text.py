@@ -205,7 +205,8 @@ def _phases(story: SwapStory) -> list[str]:
         why = ABORTED.get(story.abort_why, story.abort_why)
         return [f"called off after {duration(story.drain_us)}, while the victims drained: {why}"]
     total = duration(story.ended_us - story.begun_us)
-    rows = [("drain", duration(story.drain_us)), ("stop", duration(story.stop_us))]
+    saved = f", of that {duration(story.save_us)} for saving prompt caches" if story.save_us else ""
+    rows = [("drain", duration(story.drain_us) + saved), ("stop", duration(story.stop_us))]
     if story.target:
         rows.append(("load", duration(story.load_us)))
     lines = [

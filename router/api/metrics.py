@@ -56,6 +56,15 @@ def _now(services: Services) -> Iterator[Family]:
     yield _single("llama_router_log_available", "Whether the event log can be written.", services.loop.available)
     yield _single("llama_router_log_last_seq", "Number of the last event.", services.view.seq)
     yield _single("llama_router_swaps_running", "Swaps under way.", len(state.swaps))
+    caches = state.caches
+    size = sum(file.bytes for each in caches.models.values() for file in each.files.values())
+    yield _single("llama_router_kept_cache_bytes", "Prompt caches that survive swaps, all files together.", size)
+    yield _single("llama_router_kept_cache_hits", "Requests of this run that found theirs again.", caches.hits)
+    yield _single(
+        "llama_router_kept_cache_saved_seconds",
+        "Time to read prompts that they have spared this run.",
+        caches.saved_us / 1e6,
+    )
     queued = Family("llama_router_queued", "gauge", "Requests that wait, wishes included.", ("model",))
     running = Family("llama_router_in_flight", "gauge", "Requests that a replica works on.", ("model",))
     slots = Family("llama_router_slots", "gauge", "Places for generations in ready replicas.", ("model",))
