@@ -1,7 +1,7 @@
 // What the router does at this moment, from its /status: GPUs, queue, running requests, models; and what can be done.
 import { get, post, root } from "./lib/api.js";
 import { el, keyed, setAttribute, setClass, setText, show } from "./lib/dom.js";
-import { count, mib, number, percent, ticking } from "./lib/format.js";
+import { count, duration, mib, number, percent, ticking } from "./lib/format.js";
 import { confirm, toast } from "./lib/toast.js";
 import { waitsFor } from "./lib/waits.js";
 
@@ -32,7 +32,13 @@ const ROUTER_STATUS = {
   inactive: ["warn", "Stopped: new requests are refused"],
   error: ["bad", "Error"],
 };
-const SWAP_PHASES = { draining: "waits for running work", stopping: "stops what must leave", starting: "loads" };
+const SWAP_PHASES = {
+  draining: "waits for running work",
+  saving: "saves prompt caches",
+  stopping: "stops what must leave",
+  starting: "loads",
+  restoring: "brings prompt caches back",
+};
 
 export class Now {
   #hueOf;
@@ -51,12 +57,11 @@ export class Now {
     try {
       this.#status = await get(`status?limit=${LISTED}`);
     } catch (error) {
-      setText($("notice"), `What the router does now is not known: ${error.message}.`);
-      show($("notice"), true);
+      notices([{ kind: "bad", text: `What the router does now is not known: ${error.message}.` }]);
       if (!this.#status) for (const name of ["waiting", "running", "models"]) setText($(`${name}-empty`), "Not known.");
       return;
     }
-    this.#notice();
+    notices(this.#problems());
     this.#showHead();
     this.#showGpus();
     this.#showWaiting();
@@ -73,17 +78,26 @@ export class Now {
 
   // --- what is shown ---------------------------------------------------------------------------------------------------
 
-  #notice() {
-    const lost = !this.#status.log_available;
-    show($("notice"), lost);
-    if (lost) setText($("notice"), "The event log cannot be written: running answers end, new requests get 503.");
+  /** What its owner should know, the worst first. */
+  #problems() {
+    const { log_available, config, warnings } = this.#status;
+    const found = [];
+    if (!log_available) found.push({ kind: "bad", text: "The event log cannot be written: running answers end, new requests get 503." });
+    if (config?.problems.length) {
+      const text = `The last reload was refused, so the configuration before it stays in force: ${config.problems.join("; ")}`;
+      found.push({ kind: "bad", text });
+    }
+    if (config?.needs_restart.length) {
+      found.push({ kind: "warn", text: `Changed, but in force only after a restart: ${config.needs_restart.join(", ")}` });
+    }
+    return [...found, ...warnings.map((text) => ({ kind: "warn", text }))];
   }
 
   #showHead() {
-    const { status, version, uptime_us } = this.#status;
+    const { status, version, uptime_us, profile } = this.#status;
     badge($("router-status"), ROUTER_STATUS[status] ?? ["", status]);
     show($("router-status"), true);
-    setText($("router-facts"), `version ${version} · up ${ticking(uptime_us)}`);
+    setText($("router-facts"), [`version ${version}`, `up ${ticking(uptime_us)}`, profile && `profile ${profile}`].filter(Boolean).join(" · "));
   }
 
   #showGpus() {
@@ -187,7 +201,7 @@ export class Now {
     show($("models-empty"), found.length === 0);
     setText($("models-empty"), wanted ? "No model has this in its name." : "No model is configured.");
     const loaded = models.filter((model) => model.phase !== "absent").length;
-    setText($("models-hint"), `${loaded} of ${models.length} loaded`);
+    setText($("models-hint"), [`${loaded} of ${models.length} loaded`, caches(this.#status.prompt_caches)].filter(Boolean).join(" · "));
     // Loaded ones first; but nothing moves under the pointer.
     const body = $("models");
     if (body.matches(":hover, :focus-within") && body.children.length === found.length) {
@@ -354,6 +368,20 @@ function since(node, us) {
   // The same moment is not told anew by a few milliseconds, or seconds would skip.
   if (!node.dataset.since || Math.abs(Number(node.dataset.since) - at) > 400) node.dataset.since = at;
   setText(node, ticking((performance.now() - Number(node.dataset.since)) * 1000));
+}
+
+function notices(found) {
+  keyed($("notices"), found, (each) => each.text, () => el("div"), (node, each) => {
+    setClass(node, `note ${each.kind}`);
+    setText(node, each.text);
+  });
+}
+
+/** Prompt caches that survive swaps, if any are kept. */
+function caches(kept) {
+  if (!kept?.on) return "";
+  const size = mib(kept.bytes / 2 ** 20);
+  return `${count(kept.files, "prompt cache")} kept (${size}), used ${count(kept.hits, "time")}, ${duration(kept.saved_us)} of reading spared`;
 }
 
 /** Both in the same unit: 8.9 of 24 GiB. */

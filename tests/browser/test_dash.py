@@ -270,6 +270,23 @@ def test_what_cannot_be_done_is_said(window: Window, router: Router) -> None:
         expect(page.get_by_role("alert")).to_have_count(0)
 
 
+def test_what_the_owner_should_know_stands_at_the_top_until_it_is_over(window: Window, router: Router) -> None:
+    status = router.status()
+    status |= {"log_available": False, "warnings": ["<b>small</b> takes more of GPU 0 than it declares"]}
+    status["config"] = {"problems": ["config.json:3: 'gpus' is no list"], "needs_restart": ["API-port"]}
+    with window.open(RANGE) as page:
+        ready(page)
+        page.route("**/status*", lambda route: route.fulfill(json=status))
+        notes = page.locator("#notices .note")
+        expect(notes).to_have_count(4)
+        expect(notes.first).to_contain_text("The event log cannot be written")
+        expect(notes.nth(1)).to_contain_text("The last reload was refused")
+        expect(notes.nth(1)).to_contain_text("'gpus' is no list")
+        expect(notes.last).to_have_text("<b>small</b> takes more of GPU 0 than it declares")
+        page.unroute("**/status*")
+        expect(notes).to_have_count(0)
+
+
 # --- in the dark, and of nothing --------------------------------------------------------------------------------
 
 
