@@ -5,18 +5,22 @@ and some hundred megabytes. They are left out unless asked for: `python -m pytes
 """
 
 import os
+import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import venv
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.clients.conftest import SMOL
 from tests.faults.checks import routed
-from tests.standin.fixtures import Model, RouterProcess
+from tests.standin.fixtures import Model, RouterProcess, free_port
+from tests.standin.ledger import polls
 
 RECIPES = Path(__file__).parents[2] / "examples" / "clients"
 INSTALL_S = 600
@@ -61,6 +65,33 @@ def test_a_recipe_for_a_client_from_pypi_gets_its_answer(
     runner = "sh" if recipe.endswith(".sh") else str(binaries / "python")
     env = {"PATH": f"{binaries}:{os.environ['PATH']}"}
     assert "Paris" in said([runner, str(RECIPES / recipe), SMOL], weights_router, tmp_path, env)
+
+
+@pytest.mark.clients
+@pytest.mark.timeout(INSTALL_S + 2 * RUN_S)
+def test_litellm_s_proxy_passes_every_name_on(weights_router: RouterProcess, tmp_path: Path) -> None:
+    """Its configuration as it stands, but for the router's port: a question to the proxy is answered by the router."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    binaries = tmp_path / "venv" / "bin"
+    install = [str(binaries / "pip"), "install", "--quiet", "--disable-pip-version-check", "litellm[proxy]"]
+    subprocess.run(install, check=True, timeout=INSTALL_S)
+    config = (RECIPES / "litellm_proxy.yaml").read_text()
+    (tmp_path / "proxy.yaml").write_text(config.replace("http://127.0.0.1:11434", weights_router.base_url))
+    key, port = f"sk-{secrets.token_hex(32)}", free_port()
+    ours = {"HOME": str(tmp_path), "LITELLM_MASTER_KEY": key, "LLAMA_ROUTER_API_KEY": "none"}
+    env = {"PATH": f"{binaries}:{os.environ['PATH']}", "LITELLM_LOCAL_MODEL_COST_MAP": "True", **ours}
+    command = [str(binaries / "litellm"), "--config", "proxy.yaml", "--host", "127.0.0.1", "--port", str(port)]
+    with subprocess.Popen(command, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL) as proxy:
+        try:
+            for _ in polls(RUN_S, every_s=0.2):
+                assert proxy.poll() is None, "the proxy has ended"
+                with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                    break
+            env = {"LLAMA_ROUTER_URL": f"http://127.0.0.1:{port}", "LLAMA_ROUTER_API_KEY": key}
+            command = [sys.executable, str(RECIPES / "openai_python.py"), SMOL]
+            assert "Paris" in said(command, weights_router, tmp_path, env)
+        finally:
+            proxy.terminate()
 
 
 @pytest.mark.clients

@@ -20,12 +20,13 @@ from tests.standin.ledger import polls
 CHAT = "/v1/chat/completions"
 BODY = json.dumps(body_for(CHAT, "a") | {"max_tokens": 3}).encode()
 MIB = 1 << 20
+LIMITS = {"MAX_BODY_MIB": 8, "MAX_HEAD_KIB": 16, "HEAD_TIMEOUT": 0.5, "BODY_TIMEOUT": 0.5}
 
 
 @pytest.fixture(scope="module")
 def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RouterProcess]:
     folder = tmp_path_factory.mktemp("hostile")
-    with routed(folder, [Model("a", tokens=3)], MAX_BODY_MIB=8, HEAD_TIMEOUT=0.5, BODY_TIMEOUT=0.5) as router:
+    with routed(folder, [Model("a", tokens=3)], **LIMITS) as router:
         assert router.chat("a").status == 200
         (folder / "state" / "secret.txt").write_text("this must not be read")
         yield router
@@ -240,10 +241,9 @@ def test_whoever_waits_for_an_answer_is_never_hurried(router: RouterProcess) -> 
         assert b'"ok"' in b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-def test_headers_have_a_limit(tmp_path: Path) -> None:
-    with routed(tmp_path, [Model("a")], MAX_HEAD_KIB=16) as router:
-        assert tell(router, request("GET", "/health", f"X: {'x' * 15_000}")).status == 200
-        assert tell(router, request("GET", "/health", *(f"X{n}: {'x' * 1000}" for n in range(2000)))).status == 431
+def test_headers_have_a_limit(router: RouterProcess) -> None:
+    assert tell(router, request("GET", "/health", f"X: {'x' * 15_000}")).status == 200
+    assert tell(router, request("GET", "/health", *(f"X{n}: {'x' * 1000}" for n in range(500)))).status == 431
 
 
 def test_a_queue_may_have_a_limit(tmp_path: Path) -> None:

@@ -15,12 +15,11 @@ from hypothesis.strategies import SearchStrategy
 from schemathesis import Case, GenerationMode
 
 from router.errors import CODES
-from tests.security.rig import guarded
 from tests.standin.fixtures import Model, RouterProcess
 
 ENDLESS = r"^/(events|logs|models/sse)"
 """They never end by themselves."""
-ALL = settings(max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+ALL = settings(max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 DOCUMENTED = {code for code, status in CODES.items() if status >= 500} - {"internal_error"}
 
 
@@ -59,9 +58,3 @@ def ask_much(cases: SearchStrategy[Case]) -> None:
             assert answer.json()["error"]["code"] in DOCUMENTED, answer.text
 
     ask()
-
-
-def test_the_document_is_there_for_whoever_has_a_key(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """It describes what can be asked, and nothing of what is configured."""
-    with guarded(tmp_path_factory.mktemp("document")) as router:
-        assert router.call("GET", "/openapi.json").status == 401
