@@ -79,11 +79,14 @@ def finished(state: State, request: Request, event: e.RequestFinished) -> None:
         of_model = model_caches(state, request.model)
         of_model.prefill_ns = _mean(of_model.prefill_ns, timing.prompt_us * 1000 // timing.prompt_n)
     made_n = max(0, timing.predicted_n, event.completion_tokens)
+    cached_n = timing.cache_n if timing.cache_n >= 0 else event.cached_tokens
     restored = caches.judges.pop(request.rid, None)
-    if restored is not None and timing.cache_n >= 0:
-        _judge(state, model_caches(state, request.model), restored, timing.cache_n)
-    if request.conversation and request.slots_wanted == 1:
+    if restored is not None and cached_n >= 0:
+        _judge(state, model_caches(state, request.model), restored, cached_n)
+    if request.conversation and request.slots_wanted == 1 and cached_n >= 0:
         _place(state, caches, request, max(0, prompt_n) + made_n)
+    else:  # it says nothing of a cache: an embedding, say, leaves none
+        caches.slots = {slot: holding for slot, holding in caches.slots.items() if holding.rid != request.rid}
 
 
 def _place(state: State, caches: ReplicaCaches, request: Request, tokens: int) -> None:

@@ -449,7 +449,33 @@ def one_thing_about_caches(chaos: Chaos, dice: random.Random) -> None:
         lambda: chaos.reload(index, "keep"),
         chaos.through_a_checkpoint,
     )
-    dice.choice(usual if dice.random() < 0.85 else rare)()
+    chance = dice.random()
+    if chance < 0.1:
+        come_and_go(chaos, index % 2, dice)
+    else:
+        dice.choice(usual if chance < 0.85 else rare)()
+
+
+def come_and_go(chaos: Chaos, model: int, dice: random.Random) -> None:
+    """What usually ends in a restore: a model serves a conversation, makes room for another one, is wanted again."""
+    chaos.arrive_again(model, "x", 2)
+    chaos.ready(dice.randrange(3), 2)
+    for slot in range(2):
+        chaos.hold(dice.randrange(3), slot, "x")
+    while chaos.running:
+        lost = [rid for rid in sorted(chaos.running) if not chaos._serves(rid)]
+        if lost:
+            chaos._lose(lost[0], begun=False)
+        else:
+            chaos.finish_measured(0, 2000, 0)
+    chaos.arrive_again(model + 1, "y", 2)
+    chaos.answer_save(0, 1500)
+    chaos.arrive_again(model, "x", 2)
+    for _ in range(3):
+        chaos.stopped(0, True, False)
+        chaos.ready(0, 2)
+        if dice.random() < 0.7:
+            chaos.finish_measured(0, 2000, dice.choice([0, 1900]))
 
 
 def one_thing(chaos: Chaos, dice: random.Random) -> None:

@@ -136,6 +136,20 @@ def test_nothing_is_kept_unless_it_is_switched_on() -> None:
     story.decides("stop A/0 (evict)")
 
 
+def test_an_answer_without_timings_counts_by_its_usage() -> None:
+    """As those of /v1/messages, which tell the tokens and what was cached of them, and no times."""
+    story = Story()
+    story.loaded("A")
+    story.turn(1, "A", "x")
+    story.turn(10, "B", "y")
+    replica = story.replica("A")
+    story.happens(e.SlotHolds(replica=replica, slot=0, conversation="x", tokens=3000, rid=1))
+    story.untold()
+    story.happens(e.RequestFinished(rid=1, replica=replica, prompt_tokens=3000, cached_tokens=0, completion_tokens=9))
+    story.decides("save x of A/0")
+    assert story.last(e.CacheSaveOrdered).tokens == 3009
+
+
 def test_a_small_conversation_is_not_worth_a_file() -> None:
     story = Story(keep_min_tokens=4000)
     story.conversed()
@@ -159,6 +173,18 @@ def test_what_takes_longer_than_it_saves_is_not_saved() -> None:
     story.turn(12, "B", "y")
     story.untold()
     story.served(11, 0)
+    story.decides("stop A/0 (evict)")
+
+
+def test_what_says_nothing_of_a_cache_leaves_none() -> None:
+    """An embedding has a prompt of 3,000 tokens as well; no restore would ever help it."""
+    story = Story()
+    story.loaded("A")
+    story.turn(1, "A", "x")
+    story.turn(10, "B", "y")
+    story.happens(e.SlotHolds(replica=story.replica("A"), slot=0, conversation="x", tokens=3000, rid=1))
+    story.untold()
+    story.happens(e.RequestFinished(rid=1, replica=story.replica("A"), prompt_tokens=3000))
     story.decides("stop A/0 (evict)")
 
 
