@@ -264,6 +264,7 @@ async def endless(got: Got) -> None:
         await plain(got)
         return
     await got.begin_stream()
+    await got.chunk(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
     await got.gone.wait()
 
 
