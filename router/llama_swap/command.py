@@ -28,6 +28,18 @@ CONTAINERS = ("docker", "podman", "nerdctl")
 SHELLS = ("sh", "bash", "zsh", "dash", "cmd", "powershell", "pwsh")
 RENAMED = {"no-mmap": ("load-mode", "none"), "mlock": ("load-mode", "mmap+mlock")}
 """Flags that newer llama-servers no longer know, as they would be written now."""
+SAMPLERS = {
+    "penalties": "e",
+    "dry": "d",
+    "top_n_sigma": "s",
+    "top_k": "k",
+    "typ_p": "y",
+    "top_p": "p",
+    "min_p": "m",
+    "xtc": "x",
+    "temperature": "t",
+}
+"""llama.cpp's letters for its samplers."""
 DROPPED = ("host", "port", "slots", "metrics")
 """Options whose going needs no word: the router has its own."""
 PLACES = ("device", "main-gpu", "split-mode")
@@ -110,7 +122,19 @@ def _read_options(words: list[str], table: OptionTable, command: Command, note: 
         if option.replacement and (now := _successor(option, table)) is not None:
             note(" ".join([word, *given]), f"is --{now.name} in this llama-server", lost=False)
             option, word = now, now.flag
+        if "--samplers" in option.names and given and (letters := _sampler_letters(given[0])):
+            sequence = table.by_key.get("sampling-seq")
+            if sequence is not None:
+                note(f"{word} {given[0]}", f"is `{sequence.name} = {letters}`: a preset ends at `;`", lost=False)
+                option, word, given = sequence, sequence.flag, [letters]
         _take(option, word, given, command, note)
+
+
+def _sampler_letters(value: str) -> str:
+    """`top_k;min_p` as `km`, which a preset can hold; empty where a sampler has no letter, or there is but one."""
+    names = value.replace("-", "_").split(";")
+    known = all(name in SAMPLERS for name in names)
+    return "".join(SAMPLERS[name] for name in names) if known and len(names) > 1 else ""
 
 
 def _option(word: str, table: OptionTable) -> Option | None:

@@ -21,6 +21,7 @@ NOT_NEEDED = (
     "startPort",
     "healthCheckTimeout",
     "logLevel",
+    "logRequests",
     "logTimeFormat",
     "logToStdout",
     "metricsMaxInMemory",
@@ -319,6 +320,12 @@ def _routing(top: Mapping[str, Any], entries: Mapping[str, dict[str, Any]], resu
     for legacy in ("groups", "matrix"):
         if top.get(legacy) is not None:
             settings.setdefault(legacy, top[legacy])
+    together = {name: members for name, members in _mapping(top.get("profiles")).items() if isinstance(members, list)}
+    for name, members in together.items():
+        # What profiles were long ago: models that are loaded together.
+        result.changed(f"profiles.{name}", "a list of models is a group here, whose members may be loaded together")
+        groups = dict(_mapping(settings.get("groups")))
+        settings["groups"] = {name: {"swap": False, "members": members}, **groups}
     _priorities(routing, entries, result)
     use = router.get("use") or ("matrix" if "matrix" in settings else "group")
     kept: dict[str, Any] = {}
@@ -443,6 +450,8 @@ def _profiles(top: Mapping[str, Any], result: Conversion) -> dict[str, Any]:
     known = _names(result.config["LLM"]) | set(result.config.get("selectors", {}))
     kept: dict[str, Any] = {}
     for name, raw in _mapping(top.get("profiles")).items():
+        if isinstance(raw, list):
+            continue
         profile = _mapping(raw)
         pins: dict[str, Any] = {}
         for asked, target in _mapping(profile.get("pins")).items():

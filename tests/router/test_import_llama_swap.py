@@ -136,6 +136,27 @@ def test_options_that_have_another_name_now_come_along_under_it() -> None:
     assert result.presets["n"] == {"model": "x", "load-mode": "mmap+mlock"}
 
 
+def test_samplers_come_along_by_their_letters_since_a_preset_holds_no_semicolon() -> None:
+    """Where this llama-server has the short form, and each sampler a letter."""
+    text = "models: {m: {cmd: 'llama-server -m x --samplers \"top_k;min_p;temperature\"'}}"
+    longer = HELP + "--sampler-seq, --sampling-seq SEQUENCE\n                                        short form\n"
+    result = convert(read_document(text, {}), OptionTable(parse_help(longer), PRESET_ONLY))
+    assert result.presets["m"] == {"model": "x", "sampling-seq": "kmt"}
+    assert [item.kind for item in result.items if item.where == "models.m.cmd"] == ["changed"]
+    unknown = convert(read_document(text.replace("min_p", "novel"), {}), OptionTable(parse_help(longer), PRESET_ONLY))
+    assert unknown.presets["m"] == {"model": "x"}
+    assert one("llama-server -m x --samplers 'top_k;min_p'").presets["m"] == {"model": "x"}
+
+
+def test_profiles_of_long_ago_are_groups() -> None:
+    """They were lists of models that are loaded together."""
+    result = converted(TWO + "profiles: {both: [a, b], now: {pins: {x: a}}}")
+    groups = {"both": {"swap": False, "members": ["a", "b"]}}
+    assert result.config["routing"] == {"router": {"use": "group", "settings": {"groups": groups}}}
+    assert result.config["profiles"] == {"now": {"pins": {"x": "a"}}}
+    assert "profiles.both" in [where for where, _ in notes(result, "changed")]
+
+
 @pytest.mark.parametrize(
     ("command", "why"),
     [
