@@ -135,6 +135,9 @@ async function refreshModels() {
 
 const POLL_MS = 2000;
 const SAMPLE_MS = 5000;
+const SLIDE_MS = 15_000;
+/** Tables that numbers and lists are made of. Samples of GPUs, which come every second, are not among them. */
+const LISTED = new Set(["requests", "swaps", "crashes", "replicas"]);
 let live = false;
 
 const refreshNow = calm(() => now.refresh(), () => 500);
@@ -167,9 +170,11 @@ await refreshModels();
 await refreshLists({ now: true });
 refreshFigures({ now: true });
 listen({
-  changed: () => {
+  changed: (tables) => {
     refreshNow();
-    if (!isOver()) refreshPast();
+    if (isOver()) return;
+    if (!tables || tables.some((table) => LISTED.has(table))) refreshLists();
+    refreshFigures();
   },
   state: (state) => {
     live = state === "live";
@@ -177,11 +182,17 @@ listen({
     setText($("live-text"), LIVE[state][1]);
   },
 });
-setInterval(() => document.hidden || (live ? null : refreshNow()), POLL_MS);
-setInterval(() => {
-  if (document.hidden) return;
+
+function every(ms, run) {
+  setInterval(() => document.hidden || run(), ms);
+}
+
+every(1000, () => now.tick());
+every(POLL_MS, () => live || refreshNow());
+every(SAMPLE_MS, () => {
   refreshNow();
   // Figures move on with the time, even where nothing happens.
-  if (!isOver()) refreshPast();
-}, SAMPLE_MS);
-setInterval(() => document.hidden || now.tick(), 1000);
+  if (!isOver()) refreshFigures();
+  if (!isOver() && !live) refreshLists();
+});
+every(SLIDE_MS, () => isOver() || refreshLists());

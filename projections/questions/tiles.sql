@@ -12,10 +12,8 @@ counted AS (
         count(*) FILTER (outcome IN ('error', 'failed', 'rejected', 'lost')) AS failed,
         -- A client that left is neither a success nor a failure.
         count(*) FILTER (outcome = 'ok') / nullif(count(*) FILTER (outcome <> 'cancelled'), 0) AS success_share,
-        quantile_cont(wait_us, 0.5) AS wait_p50_us,
-        quantile_cont(wait_us, 0.95) AS wait_p95_us,
-        quantile_cont(ttft_us, 0.5) AS ttft_p50_us,
-        quantile_cont(ttft_us, 0.95) AS ttft_p95_us,
+        quantile_cont(wait_us, [0.5, 0.95]) AS wait_us,
+        quantile_cont(ttft_us, [0.5, 0.95]) AS ttft_us,
         coalesce(sum(prompt_tokens), 0)::BIGINT AS prompt_tokens,
         coalesce(sum(cached_tokens), 0)::BIGINT AS cached_tokens,
         sum(cached_tokens) / nullif(sum(cached_tokens) + sum(uncached_tokens), 0) AS cached_share,
@@ -36,4 +34,24 @@ crashed AS (
     FROM crashes
     WHERE at_us >= $since_us AND at_us < $until_us AND ($model = '' OR model = $model)
 )
-SELECT * FROM counted CROSS JOIN swapped CROSS JOIN crashed
+SELECT
+    requests,
+    open,
+    ok,
+    cancelled,
+    failed,
+    success_share,
+    wait_us[1] AS wait_p50_us,
+    wait_us[2] AS wait_p95_us,
+    ttft_us[1] AS ttft_p50_us,
+    ttft_us[2] AS ttft_p95_us,
+    prompt_tokens,
+    cached_tokens,
+    cached_share,
+    completion_tokens,
+    unread_frames,
+    cost,
+    swaps,
+    swapping_us,
+    crashes
+FROM counted CROSS JOIN swapped CROSS JOIN crashed

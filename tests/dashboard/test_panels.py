@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dashboard import request_list, units
 from dashboard.panels import PANELS
 from projections import questions
 from projections.output import plain
@@ -63,12 +64,19 @@ def test_the_page_gets_figures_without_the_rows(dashboard: Dashboard) -> None:
         assert told["figure"]["data"]
 
 
-def test_the_history_of_requests_is_paged_newest_first_and_loses_none(dashboard: Dashboard) -> None:
+@pytest.mark.parametrize("many", [request_list.MANY, 0], ids=["few", "many"])
+def test_the_history_of_requests_is_paged_newest_first_and_loses_none(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
+    """Of many, a page is looked for in the last part of the range first."""
+    monkeypatch.setattr(request_list, "MANY", many)
+    (last,) = dashboard.sql("SELECT max(arrived_us) AS at_us FROM requests")
+    asked = {"since": "1970-01-01T00:00+00:00", "until": units.iso(last["at_us"] + SECOND)}
     rids: list[int] = []
     pages = 0
     while True:
         pages += 1
-        told = dashboard.panel("requests", **RANGE, page=pages, limit=17)
+        told = dashboard.panel("requests", **asked, page=pages, limit=17)
         rids += [row["rid"] for row in told["rows"]]
         assert len(told["rows"]) == min(17, told["total"] - 17 * (pages - 1))
         if pages * 17 >= told["total"]:

@@ -5,7 +5,7 @@ const RETRY_MS = [500, 1000, 2000, 5000, 10_000];
 const SLOWEST_MS = 10_000;
 
 /**
- * Calls `changed()` when the tables or the router have moved on, and `state("live" | "lost" | "paused")` as the
+ * Calls `changed(tables)` when these tables have moved on, or without any when everything may have, and `state("live" | "lost" | "paused")` as the
  * connection comes and goes. Nothing is heard while the tab is hidden; when it is shown again, `changed()` comes at once.
  */
 export function listen({ changed, state }) {
@@ -22,7 +22,7 @@ export function listen({ changed, state }) {
       state("live");
       changed();
     });
-    source.addEventListener("changed", changed);
+    source.addEventListener("changed", (event) => changed(JSON.parse(event.data).tables));
     source.addEventListener("error", () => {
       source.close();
       state("lost");
