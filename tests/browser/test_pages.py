@@ -1,4 +1,7 @@
-"""Every page renders on a real log, in both themes, on a phone and a wide screen, and no browser complains."""
+"""Every page renders on a real log, in both themes, on a phone and a wide screen, and no browser complains.
+
+Of the dashboard itself: `test_dash`; of the chat and the translation: `test_talk`.
+"""
 
 import re
 
@@ -10,7 +13,6 @@ from tests.browser.rig import LONG, NARROW, NASTY, WIDE, Router, Window, no_over
 THEMES = {"light": (WIDE, NARROW), "dark": (NARROW, WIDE)}
 """Each with its widths: a page is opened at the first and narrowed or widened to the second."""
 PAGES = {
-    "dash": "dash",
     "request": "dash/requests/{request}",
     "swap": "dash/swaps/{swap}",
     "crashes": "dash/crashes",
@@ -22,11 +24,7 @@ PAGES = {
 def settled(page: Page, name: str) -> None:
     """All that the page shows by itself is there."""
     expect(page.locator("h1")).to_be_visible()
-    if name == "dash":
-        expect(page.locator("#requests tr").first).to_be_visible()
-        expect(page.locator(".figure[data-panel=residency] .main-svg").first).to_be_visible()
-        expect(page.locator("#crashes tr").first).to_be_visible()
-    elif name == "request":
+    if name == "request":
         expect(page.locator(".figure .main-svg").first).to_be_visible()
     elif name == "crash":
         expect(page.get_by_role("heading", name="Who may be to blame")).to_be_visible()
@@ -71,17 +69,6 @@ def test_a_name_of_eighty_characters_can_be_read_and_breaks_nothing(window: Wind
     with window.open(f"dash/swaps/{past['swap']}", width=NARROW) as page:
         assert page.locator(".page-head .name").get_attribute("title") == LONG
         no_overflow(page)
-
-
-def test_the_theme_that_is_chosen_is_kept(window: Window) -> None:
-    with window.open("dash/whatif", theme="light") as page:
-        button = page.locator("#theme")
-        for name in ("as the system has it", "light", "dark"):
-            expect(button).to_have_attribute("title", re.compile(f"^Theme: {name}"))
-            if name != "dark":
-                button.click()
-        page.reload()
-        expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
 def test_everything_can_be_reached_with_the_keyboard(window: Window, past: dict[str, int]) -> None:
