@@ -70,7 +70,10 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
     @api.post("/router/reload", summary="Read the configuration again, and say what changed or what is wrong with it")
     async def reload(request: Request) -> Response:
         """With a mistake in it the old one stays in force, and the answer is a 422 that says why."""
-        outcome = await services.reloader.reload(administrator(request))
+        by = administrator(request)
+        if not services.loop.available:
+            raise errors.of_decision(503, "log_unavailable", "")
+        outcome = await services.reloader.reload(by)
         if outcome.problems:
             raise errors.error("invalid_config", "\n\n".join(map(str, outcome.problems)))
         return Json({"outcome": "done", **config_row(outcome)})

@@ -39,7 +39,8 @@ def load_after_reload(services: Services, before: Config) -> None:
     """The same for what a reload brought. What was loaded before comes back by its next request."""
     state = services.loop.state
     fresh = [model for name, model in services.config.models.items() if model != before.models.get(name)]
-    wanted = [model for model in fresh if model.load_on_startup and state.models[model.name].phase == "absent"]
+    gone = [model for model in fresh if model.name not in state.models or state.models[model.name].phase == "absent"]
+    wanted = [model for model in gone if model.load_on_startup]
     _wish_for(services, wanted, "reload")
 
 

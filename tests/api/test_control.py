@@ -9,6 +9,19 @@ from router.api.health import why_not_ready
 from tests.api.world import World, model
 
 
+def test_a_reload_that_the_log_could_not_take_is_refused() -> None:
+    """Two at once are answered, each with what came of it; while the log takes nothing, a third is not begun."""
+
+    async def story(world: World) -> None:
+        answers = await asyncio.gather(*(world.http.post("/router/reload") for _ in range(2)))
+        assert [answer.json()["outcome"] for answer in answers] == ["done", "done"]
+        world.loop.available = False
+        refused = await world.http.post("/router/reload")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "log_unavailable")
+
+    World.run(story)
+
+
 def test_a_cancelled_request_ends_in_its_clients_place() -> None:
     """Its slot is free again, the log says who did it, and the next one takes its place."""
 
