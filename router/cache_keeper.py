@@ -208,7 +208,7 @@ class CacheKeeper:
                 used_us=holding.used_us,
             )
             store.commit(name, entry)
-        except (Unusable, KeyError, UpstreamError, TimeoutError) as error:
+        except Exception as error:  # whatever it was, the scheduler waits for an answer
             if store is not None and name:
                 store.abort(name)
             self._loop.post(
@@ -244,7 +244,7 @@ class CacheKeeper:
             answer = await self._ask(order.replica, order.slot, "restore", entry.name, order.limit_us)
             if answer.n_restored != entry.tokens:
                 raise Unusable(f"{answer.n_restored} tokens came back, not {entry.tokens}")
-        except (Unusable, KeyError, UpstreamError, TimeoutError) as error:
+        except Exception as error:  # whatever it was, the scheduler waits for an answer
             if store is not None:
                 store.forget(model, order.conversation)
             self._loop.post(
@@ -287,6 +287,10 @@ class CacheKeeper:
 
 
 def _said(error: Exception) -> str:
+    """In words; a mistake of ours is in the diary as well."""
+    if not isinstance(error, Unusable | KeyError | UpstreamError | TimeoutError):
+        log.error("a prompt cache was lost for an error of the router", exc_info=error)
+        return f"an error of the router: {error!r}"
     if isinstance(error, TimeoutError):
         return "it took longer than a swap may be held up"
     if isinstance(error, KeyError):

@@ -142,7 +142,7 @@ def _first(state: State, replicas: Sequence[str], swap: int, within_us: int) -> 
     """What is worth most, of all that can be done in time; one after the other in each replica."""
     best: Wanted | None = None
     for replica, caches in _of_replicas(state, replicas):
-        if replica.phase != "ready" or replica.suspect or caches.saving:
+        if replica.phase != "ready" or replica.suspect or caches.saving or caches.broke:
             continue
         for slot, holding in caches.slots.items():
             wanted = _wanted(state, replica, caches, slot, holding, swap)
@@ -219,7 +219,7 @@ def restore(state: State, swap: Swap, model: Model) -> e.Decision | None:
     if not state.settings.keep_caches or of_model is None or not of_model.files or of_model.given_up:
         return None
     for replica, caches in _of_replicas(state, model.replicas):
-        if replica.phase != "ready" or replica.suspect or caches.served or caches.restoring:
+        if replica.phase != "ready" or replica.suspect or caches.served or caches.restoring or caches.broke:
             continue
         due_us = caches.restore_until_us or state.now_us + max(0, state.settings.keep_hold_us - swap.save_us)
         free = [slot for slot in range(replica.slots) if slot not in caches.slots]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -162,30 +163,29 @@ class CacheWorld(World):
         replica = fact.replica
         if replica not in self.processes:
             return
-        saves = [(order, conversation) for order, conversation in self.open_saves.items() if order[0] == replica]
-        restores = [(order, which[0]) for order, which in self.open_restores.items() if order[0] == replica]
 
         def answer() -> None:
-            for (_, slot), conversation in saves:
-                if (replica, slot) in self.open_saves:
-                    gone = e.CacheSaveFailed(
-                        replica=replica, slot=slot, conversation=conversation, reason="it is gone", broke=True
-                    )
-                    self._do(gone)
-            for (_, slot), conversation in restores:
-                if (replica, slot) in self.open_restores:
-                    lost = e.CacheRestoreFailed(
-                        replica=replica, slot=slot, conversation=conversation, reason="it is gone", broke=True
-                    )
-                    self._do(lost)
+            for (where, slot), conversation in list(self.open_saves.items()):
+                if where == replica:
+                    self._do(e.CacheSaveFailed(**gone(slot, conversation)))
+            for (where, slot), (conversation, _) in list(self.open_restores.items()):
+                if where == replica:
+                    self._do(e.CacheRestoreFailed(**gone(slot, conversation)))
+
+        def gone(slot: int, conversation: str) -> dict[str, Any]:
+            return {
+                "replica": replica,
+                "slot": slot,
+                "conversation": conversation,
+                "reason": "it is gone",
+                "broke": True,
+            }
 
         self.slots.pop(replica, None)
         if self.chance(0.5, "answers first", replica):
             answer()
-            super()._process_ends(fact)
-        else:
-            super()._process_ends(fact)
-            self.later(0.1, answer)
+        super()._process_ends(fact)
+        self.later(0.1, answer)
 
 
 def cache_world_of(seed: int, *, faults: bool = True, engine: str = "") -> CacheWorld:
