@@ -263,12 +263,12 @@ class _Feed:
         self._connection.close()
 
     def _apply(self, lines: list[bytes]) -> None:
-        present = self._staging.load(self._connection, lines)
+        staged = self._staging.load(self._connection, lines)
         for definition in definitions():
             if definition.stream == self._stream:
                 for step in definition.steps:
-                    if step.wants(present):
-                        self._run(expanded(self._stream, step, present))
+                    if step.wants(staged.present):
+                        self._run(expanded(step, staged))
                         if "*" not in step.types:
                             self._has_changed(definition.name)
         place = [seq_of(lines[-1]), stored_crc(lines[-1]), self._stream]

@@ -1,16 +1,18 @@
 """The lines of a batch as temporary tables, one per type of event, and the name `batch` for them in the SQL of a step.
 
 DuckDB reads JSON fastest from a file, and a type at a time: each line is then read once, with the columns that some
-step wants of it and no others. The file lies in memory, has no name, and is empty between two batches; it is the only
-file that the instance can open (`database`). Lines of types that no step names are kept with their envelope alone.
+step wants of it and no others. In a small batch, as they come live, each statement costs more than its lines: its types
+are read together, into one table. The file lies in memory, has no name, and is empty between two batches; it is the
+only file that the instance can open (`database`). Lines of types that no step names are kept with their envelope alone.
 
 Counterparts: `columns` says which columns, `definitions` what the steps are.
 """
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import cache
+from typing import NamedTuple
 
 import duckdb
 
@@ -18,6 +20,8 @@ from eventlog.segments import Stream
 from projections.columns import columns_of, shapes
 from projections.definitions import Step, definitions
 
+SMALL_LINES = 2000
+TOGETHER = "batch_together"
 OTHERS = ""
 """Stands for all types that no step names."""
 
@@ -39,16 +43,26 @@ class Staging:
         self._takes_others = any("*" in step.types for step in steps)
         self._tables: set[str] = set()
 
-    def load(self, connection: duckdb.DuckDBPyConnection, lines: Sequence[bytes]) -> frozenset[str]:
-        """Make tables of these lines; which types there are."""
+    def load(self, connection: duckdb.DuckDBPyConnection, lines: Sequence[bytes]) -> "Staged":
+        """Make tables of these lines."""
         by_type = self._by_type(lines)
-        for name, some in by_type.items():
-            self._read(connection, name, some)
+        present = frozenset(by_type)
+        together = len(lines) <= SMALL_LINES
+        if together:
+            columns = {"type": "VARCHAR"}
+            for name in sorted(present):
+                columns |= columns_of(self.stream, name)
+            tables = {TOGETHER}
+            self._read(connection, TOGETHER, columns, [line for some in by_type.values() for line in some])
+        else:
+            tables = {_table(name) for name in present}
+            for name, some in by_type.items():
+                self._read(connection, _table(name), columns_of(self.stream, name), some)
         os.ftruncate(self._fd, 0)
-        for name in self._tables.difference(by_type):
-            connection.execute(f"DROP TABLE {_table(name)}")
-        self._tables = set(by_type)
-        return frozenset(by_type)
+        for table in self._tables - tables:
+            connection.execute(f"DROP TABLE {table}")
+        self._tables = tables
+        return Staged(self.stream, present, together)
 
     def forget(self) -> None:
         """The connection is another from now on."""
@@ -74,31 +88,49 @@ class Staging:
                 by_type.setdefault(OTHERS, []).extend(some)
         return by_type
 
-    def _read(self, connection: duckdb.DuckDBPyConnection, name: str, lines: list[bytes]) -> None:
+    def _read(
+        self, connection: duckdb.DuckDBPyConnection, table: str, columns: dict[str, str], lines: list[bytes]
+    ) -> None:
         data = b"\n".join(lines)
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, data, 0)
         longest = max(_OBJECT_BYTES, *map(len, lines)) if len(data) > _OBJECT_BYTES else _OBJECT_BYTES
         # What does not have the type of its column comes as NULL.
         connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE {_table(name)} AS FROM read_json("
-            f"'{self.path}', format = 'newline_delimited', columns = {columns_of(self.stream, name)},"
+            f"CREATE OR REPLACE TEMP TABLE {table} AS FROM read_json("
+            f"'{self.path}', format = 'newline_delimited', columns = {columns},"
             f" ignore_errors = true, maximum_object_size = {longest})"
         )
 
 
+class Staged(NamedTuple):
+    """What lies there now: which types, and whether they are in one table."""
+
+    stream: Stream
+    present: frozenset[str]
+    together: bool
+
+
 @cache
-def expanded(stream: Stream, step: Step, present: frozenset[str]) -> str:
-    """The SQL of a step, with `batch` as the tables of those of its types that are present."""
-    types = sorted(present if "*" in step.types else present & step.types)
-    wanted = {name: shape for name, shape in shapes(stream).items() if name in step.words}
-    selects = []
-    for each in types:
-        has = columns_of(stream, each)
-        own = (f'"{name}"' if name in has else f'NULL::{shape} AS "{name}"' for name, shape in wanted.items())
-        selects.append(f"SELECT '{each}' AS type, {', '.join(own)} FROM {_table(each)}")
-    batch = f"({' UNION ALL '.join(selects)})"
+def expanded(step: Step, staged: Staged) -> str:
+    """The SQL of a step, with `batch` as the lines of those of its types that are present."""
+    types = sorted(staged.present if "*" in step.types else staged.present & step.types)
+    wanted = {name: shape for name, shape in shapes(staged.stream).items() if name in step.words}
+    if staged.together:
+        there = {name for each in staged.present for name in columns_of(staged.stream, each)}
+        chosen = "" if "*" in step.types else f" WHERE type IN ({', '.join(map(repr, types))})"
+        batch = f"(SELECT type, {_listed(wanted, there)} FROM {TOGETHER}{chosen})"
+    else:
+        selects = (
+            f"SELECT '{each}' AS type, {_listed(wanted, columns_of(staged.stream, each))} FROM {_table(each)}"
+            for each in types
+        )
+        batch = f"({' UNION ALL '.join(selects)})"
     return _BATCH.sub(lambda match: f"{match[1]} {batch} AS {match[2] or 'batch'}", step.sql)
+
+
+def _listed(wanted: dict[str, str], there: Container[str]) -> str:
+    return ", ".join(f'"{name}"' if name in there else f'NULL::{shape} AS "{name}"' for name, shape in wanted.items())
 
 
 def _table(kind: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from eventlog.segments import STREAMS, list_segments, read_blocks
+from projections import staging
 from projections.projector import Projector
 from tests.projections.logs import ask, every_row, project, unruly_log
 
@@ -86,6 +87,16 @@ def test_a_batch_of_any_size_gives_the_same_rows(log: Path, rebuilt: dict[str, l
         while projector.poll(size_bytes=1):
             pass
 
+        assert every_row(projector.cursor()) == rebuilt
+
+
+@pytest.mark.parametrize("small_lines", [0, 10_000_000])
+def test_types_that_are_read_one_by_one_or_together_give_the_same_rows(
+    small_lines: int, log: Path, rebuilt: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As large batches are, and small ones."""
+    monkeypatch.setattr(staging, "SMALL_LINES", small_lines)
+    with project(log, tmp_path / "db") as projector:
         assert every_row(projector.cursor()) == rebuilt
 
 
