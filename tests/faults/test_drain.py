@@ -117,7 +117,7 @@ def test_queued_requests_get_a_clear_error_when_time_is_up(tmp_path: Path) -> No
 
 def test_administrative_calls_of_a_killed_router_have_their_end_too(tmp_path: Path) -> None:
     """A load that a kill -9 has cut is said to be cancelled by the next run, once; nothing waits for it for ever."""
-    with routed(tmp_path, [Model("a", load_s=60)], SHUTDOWN_TIMEOUT=1) as router:
+    with routed(tmp_path, [Model("a", load_s=60)], SHUTDOWN_TIMEOUT=1, GRACEFUL_KILL_TIMEOUT=0.3) as router:
         assert router.call("POST", "/models/load", {"model": "a"}).status == 200
         wish = router.wait_event("LoadWished")
         router.kill()

@@ -102,6 +102,8 @@ def test_a_limited_key_waits_or_is_told_when_to_come_back(router: RouterProcess)
     assert len(router.events("RequestArrived")) == before + 2
     instance = router.call("GET", "/upstream/a/health", **bearer(LIMITED))
     assert code_of(instance) == (403, "forbidden"), "this would go around the limits"
+    there = router.call("POST", "/upstream/a/v1/chat/completions", {"model": "a", "messages": []}, **bearer(LIMITED))
+    assert code_of(there) == (429, "rate_limit_exceeded"), "and this does not"
 
 
 def test_a_stream_is_its_owner_s(tmp_path: Path) -> None:
