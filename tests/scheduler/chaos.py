@@ -14,6 +14,7 @@ import msgspec
 
 from eventlog import events as e
 from eventlog.settings import GroupSettings, KeySettings, MatrixSet, ModelSettings, SchedulerSettings
+from tests.scheduler import reference_engines
 from tests.scheduler.judge import Judge
 from tests.scheduler.shell import SECOND, Process
 
@@ -248,6 +249,11 @@ class Chaos(Judge):
             answers += 1
             assert answers < bound, f"after {answers} answers {self.waiting} still wait: {self.state.swaps}"
         self.assert_nothing_is_left()
+        there = set(reference_engines.present(self.state))
+        kept = any(reference_engines.is_kept(self.state, name) for name in there)
+        assert kept or self.state.settings.engine == "residency" or reference_engines.legal(self.state, there), (
+            f"{sorted(there)} may not be loaded together, and all of them stay"
+        )
         if self.stopping:
             assert not self.processes
             assert not self.state.replicas

@@ -13,7 +13,7 @@ class Judge(Shell):
     def look_at(self, decision: e.Decision | None) -> None:
         moves = isinstance(decision, e.RequestDispatched) and decision.rule != "pay_out"
         moves |= isinstance(decision, e.SwapBegun) and bool(decision.cause_rid)
-        if decision is None or (moves and decision == serve_the_queue(self.state)):
+        if decision is None or (moves and decision in serve_the_queue(self.state)):
             expected = reference.next_move(self.state)
             assert _as_move(decision) == expected, f"decided {decision}, should be {expected}"
         if isinstance(decision, e.RequestDispatched) and decision.rule != "pay_out":

@@ -101,7 +101,8 @@ def resources(state: State, name: str) -> set[object]:
     """What a load competes for besides GPUs."""
     settings = state.settings
     if settings.engine == "capacity":
-        return set(settings.models[name].capacities) if name in settings.models else set()
+        wanted = settings.models[name].capacities if name in settings.models else {}
+        return {pool for pool, amount in wanted.items() if amount}
     if settings.engine == "residency" or settings.scope == "gpu" or name not in settings.models:
         return set()
     return {frozenset((name, other)) for other in settings.models if other != name and rivals(settings, name, other)}
@@ -110,7 +111,8 @@ def resources(state: State, name: str) -> set[object]:
 def rivals(settings: SchedulerSettings, one: str, other: str) -> bool:
     if settings.engine == "group":
         return drives_out(settings, one, other) or drives_out(settings, other, one)
-    states = chain.from_iterable(combinations(settings.models, count) for count in range(len(settings.models) + 1))
+    names = {*settings.models, *(name for each in settings.matrix for some in each.combinations for name in some)}
+    states = chain.from_iterable(combinations(sorted(names), count) for count in range(len(names) + 1))
     return any(
         allowed(settings, {*some, one})
         and allowed(settings, {*some, other})

@@ -167,3 +167,18 @@ def test_a_reload_to_other_sets_unloads_what_costs_least() -> None:
     story.decides("unload a (stale)", "stop a/0 (stale)")
     story.stopped("a")
     story.decides("finished unload")
+
+
+def test_a_load_that_a_reload_forbids_in_the_middle_is_planned_anew() -> None:
+    """b may be beside a when its swap begins, and no more once v has gone: nothing is started beside a."""
+    story = matrix("abv", one_set("ab", "av"))
+    story.loaded("a")
+    story.serving((1, "v"))
+    story.arrives(2, "b")
+    story.decides("swap to b (grace_over) evicting v")
+    story.reconfigures(matrix=one_set("a", "b", "av"))
+    story.finishes(1)
+    story.stopped("v")
+    story.decides("stop v/0 (evict)", "failed swap to b", "swap to b (idle) evicting a", "stop a/0 (evict)")
+    story.stopped("a")
+    story.decides("spawn b/0")
