@@ -72,8 +72,8 @@ class Stretch:
 
     @property
     def shown(self) -> str:
-        """How long it took."""
-        return "until now" if self.to_us is None else duration(self.to_us - self.from_us)
+        """How long it took; empty while it goes on."""
+        return "" if self.to_us is None else duration(self.to_us - self.from_us)
 
     @property
     def text(self) -> str:

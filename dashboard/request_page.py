@@ -82,7 +82,7 @@ def shown(life: Life) -> dict[str, Any]:
         "outcome": words.outcome(request),
         "error": words.error(request),
         "so_far": life.now_us - request["arrived_us"],
-        "tiles": tiles(request),
+        "tiles": tiles(life),
         "facts": facts(request),
         "phases": PHASES,
         "bar": bar(life.stretches, life.now_us),
@@ -101,19 +101,28 @@ def state_of(request: Row) -> dict[str, Any]:
     return {"kind": kind, "text": text, "busy": False}
 
 
-def tiles(request: Row) -> list[dict[str, str]]:
-    """The numbers that matter most. `label`, `value`, `note`."""
+def tiles(life: Life) -> list[dict[str, str]]:
+    """The numbers that matter most: `label`, `value`, `note`. Of a request that lives, those so far."""
+    request, timing = life.request, life.timing
     load_us = request["load_wait_us"]
-    found = [
-        ("Waited", duration(request["wait_us"]), f"{duration(load_us)} of it for the load" if load_us else ""),
-        ("First token", duration(request["ttft_us"]), "from its arrival"),
-        ("In all", duration(request["total_us"]), "from arrival to end"),
-        ("Prompt", _tokens(request["prompt_tokens"]), _cached(request)),
-        ("Answer", _tokens(request["completion_tokens"]), rate(request["tokens_per_s"])),
-    ]
+    waited = (duration(request["wait_us"]), f"{duration(load_us)} of it for the load" if load_us else "")
+    first = (duration(request["ttft_us"]), "from its arrival")
+    whole = (duration(request["total_us"]), "from arrival to end")
+    answer = (_tokens(request["completion_tokens"]), rate(request["tokens_per_s"]))
+    if life.is_live:
+        so_far = (duration(life.now_us - request["arrived_us"]), "so far")
+        whole = so_far
+        if request["stage"] == "queued":
+            waited = so_far
+        elif timing is not None:
+            answer = (count(timing["frames"], "token"), "so far")
+            if timing["first_frame_us"] is not None:
+                first = (duration(request["wait_us"] + timing["first_frame_us"]), "from its arrival")
+    found = [("Waited", waited), ("First token", first), ("In all", whole)]
+    found += [("Prompt", (_tokens(request["prompt_tokens"]), _cached(request))), ("Answer", answer)]
     if request["cost"] is not None:
-        found.append(("Cost", cost(request["cost"]), "by the prices of its model"))
-    return [{"label": label, "value": value, "note": note.replace(UNKNOWN, "")} for label, value, note in found]
+        found.append(("Cost", (cost(request["cost"]), "by the prices of its model")))
+    return [{"label": label, "value": value, "note": note.replace(UNKNOWN, "")} for label, (value, note) in found]
 
 
 def _tokens(value: int | None) -> str:

@@ -83,7 +83,7 @@ def tiles(story: Story) -> list[dict[str, str]]:
     waits = [row["load_wait_us"] for row in story.waited if row["load_wait_us"]]
     found = [
         ("Took", duration(took_us), "so far" if story.is_live else "from the decision to the end"),
-        ("On", gpus(swap["footprint"]), "nobody else waits for these"),
+        ("On", gpus(swap["footprint"]), "requests for others do not notice"),
         (
             "Waited for it",
             count(len(story.waited), "request") + (" or more" if story.waited_more else ""),

@@ -107,6 +107,7 @@ def test_a_part_is_asked_for_by_itself_while_it_goes_on(tmp_path: Path) -> None:
     assert 'data-live="1"' in part
     assert "Waiting in the queue. 4 s so far." in part
     assert "others might go first until its grace was over: small" in part
+    assert "4 s so far" in re.sub(r"\s+", " ", part)
 
 
 def test_a_number_that_is_a_wish_or_nothing_says_so(tmp_path: Path) -> None:
@@ -155,6 +156,23 @@ def test_the_figure_in_a_page_is_whole(tmp_path: Path) -> None:
     assert figure["data"][0]["y"] == [20.0, 30.0]
 
 
+def test_a_stream_that_goes_on_says_how_far_it_is(tmp_path: Path) -> None:
+    with Story(tmp_path / "log") as story:
+        story.at(0, started("a"))
+        story.at(1, arrives(1, "a", 1, stream=True))
+        story.at(2, e.RequestDispatched(rid=1, replica="a#0.1", waited_us=1_000_000))
+        story.at(4, e.TokensStreamed(rid=1, gaps_us=[500_000, 20_000, 30_000]))
+        story.at(6, arrives(2, "a", 6))
+    with dashboard_on(tmp_path) as dashboard:
+        html = re.sub(r"<[^>]+>", " ", dashboard.get("/dash/requests/1?part=1").text)
+
+    said = re.sub(r"\s+", " ", html)
+    assert "Waited 1 s" in said
+    assert "First token 1.5 s" in said
+    assert "In all 5 s so far" in said
+    assert "Answer 3 tokens so far" in said
+
+
 # --- pure -----------------------------------------------------------------------------------------------------------
 
 
@@ -184,7 +202,7 @@ def test_a_wait_is_cut_where_its_reason_changes() -> None:
 def test_a_wait_that_goes_on_has_no_end() -> None:
     (found,) = waits(request(), [], [], [], [], in_queue_us=0, now_us=50)
 
-    assert (found.what, found.to_us, found.shown) == ("turn", None, "until now")
+    assert (found.what, found.to_us, found.shown) == ("turn", None, "")
 
 
 def test_behind_a_loaded_model_it_waits_for_a_slot() -> None:
