@@ -360,3 +360,20 @@ def test_many_threads_may_write_one_ledger(tmp_path: Path) -> None:
             thread.join()
         assert len(standin.ledger.wait_for_count(8, "request_end")) == 8
         assert len(standin.ledger.events("chunk")) == 64
+
+
+def test_a_slot_is_saved_to_a_file_and_restored_from_it(tmp_path: Path) -> None:
+    """As llama-server does it, which ends on a file that is cut short."""
+    with StandIn(tmp_path, "--slot-save-path", f"{tmp_path}/").until_ready() as server:
+        body = {"messages": [{"role": "user", "content": "once upon a time " * 40}]}
+        assert server.call("POST", "/v1/chat/completions", body).json()["timings"]["cache_n"] == 0
+        saved = server.call("POST", "/slots/0?action=save", {"filename": "f"}).json()
+        assert saved["n_saved"] > 100
+        assert saved["n_written"] == (tmp_path / "f").stat().st_size
+        restored = server.call("POST", "/slots/1?action=restore", {"filename": "f"}).json()
+        assert restored["n_restored"] == saved["n_saved"]
+        assert server.call("POST", "/slots/0?action=save", {"filename": "../f"}).status == 400
+        (tmp_path / "f").write_bytes((tmp_path / "f").read_bytes()[:40])
+        with pytest.raises(Exception):  # noqa: B017, PT011
+            server.call("POST", "/slots/1?action=restore", {"filename": "f"}).json()
+        assert server.end()[0] < 0
