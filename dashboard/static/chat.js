@@ -52,7 +52,13 @@ function showTabs() {
   for (const each of tabs.values()) if (each.frame) show(each.frame, each === tab);
   if (!tab) return;
   if (!tab.frame) {
-    tab.frame = el("iframe", { src: pageOf(tab.name), title: `Chat with ${tab.name}`, allow: "clipboard-write; microphone" });
+    tab.frame = el("iframe", {
+      src: pageOf(tab.name),
+      title: `Chat with ${tab.name}`,
+      allow: "clipboard-write; microphone",
+      className: "opening",
+      onload: () => setClass(tab.frame, ""),
+    });
     $("frames").append(tab.frame);
   }
   setAttribute($("alone"), "href", pageOf(tab.name));
