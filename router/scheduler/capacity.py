@@ -99,8 +99,21 @@ def evict_cost(settings: SchedulerSettings, name: str) -> int:
 
 def _takes(state: State, model: Model) -> dict[str, int]:
     """As now configured or, where that is another process than the one that runs, as it was started."""
-    settings = state.settings.models.get(model.name)
-    return model.takes if model.stale or settings is None else taken_by(settings)
+    if model.stale:
+        return model.takes
+    known = _all_taken(state.settings).get(model.name)
+    return model.takes if known is None else known
+
+
+_last: tuple[SchedulerSettings, dict[str, dict[str, int]]] = (SchedulerSettings(), {})
+
+
+def _all_taken(settings: SchedulerSettings) -> dict[str, dict[str, int]]:
+    """By model. Made once for each settings: they are frozen, so this is the same for the same ones, whoever asks."""
+    global _last
+    if _last[0] is not settings:
+        _last = (settings, {name: taken_by(model) for name, model in settings.models.items()})
+    return _last[1]
 
 
 def _short(state: State, wanted: dict[str, int], pools: dict[str, int], staying: Sequence[Model]) -> dict[str, int]:

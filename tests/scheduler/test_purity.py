@@ -21,8 +21,10 @@ SEEDS = range(8)
 def decisions_of(seeds: range) -> str:
     """One value for everything decided in these stories, order included."""
     hashed = hashlib.blake2b(digest_size=16)
-    for seed in seeds:
-        chaos = ramble(seed, 60)
+    stories = [(seed, "") for seed in seeds]
+    stories += [(seed, engine) for seed in seeds[:3] for engine in ("group", "matrix", "capacity")]
+    for seed, engine in stories:
+        chaos = ramble(seed, 60, engine)
         for event in chaos.record:
             if isinstance(event, e.Decision):
                 hashed.update(msgspec.json.encode(event))
@@ -67,8 +69,8 @@ def test_facts_and_decisions_fold_to_the_state_that_was_live() -> None:
 
 def test_a_state_from_a_checkpoint_decides_as_the_one_that_was_saved() -> None:
     """At every step of a story, one state goes on as it is and one through a checkpoint."""
-    for seed in range(6):
-        record = ramble(seed, 60).record
+    for seed, engine in [*((seed, "") for seed in range(6)), (6, "group"), (7, "matrix"), (8, "capacity")]:
+        record = ramble(seed, 60, engine).record
         live, saved = State(), State()
         for fact in record:
             if isinstance(fact, e.Fact):
@@ -81,6 +83,7 @@ def test_looking_only_where_something_changed_misses_nothing(monkeypatch: pytest
     """The same facts, with the whole queue looked at after every event: the same moves. (Words to those who wait may
     come at another time: that a grace is over is said when it matters.)"""
     records = [ramble(seed, 80).record for seed in range(30)]
+    records += [ramble(seed, 80, engine).record for seed in range(5) for engine in ("group", "matrix", "capacity")]
     fold_module = sys.modules["router.scheduler.fold"]
     monkeypatch.setattr(fold_module, "_TOUCHES", {})
     for record in records:
