@@ -39,6 +39,7 @@ PROMPTS = (
 REQUESTS = 12
 TOKENS = 48
 START_S = 60.0
+TOLD_S = 5.0
 STOP_S = 40.0
 DEFAULT_PORT = 11434
 
@@ -92,7 +93,7 @@ async def _demo(args: argparse.Namespace, weights: Path, home: Path) -> int:
             return 1
         print(f"serving at {url}/v1 ({', '.join(MODELS)}); sending {args.requests} requests at once ...", flush=True)
         answered = await _burst(url, args.requests)
-        print(_table(home / "events"), flush=True)
+        print(_table(await _told(home / "events")), flush=True)
         complete = answered == args.requests
         print(f"{answered} of {args.requests} requests were answered in full", flush=True)
         if not args.once:
@@ -178,6 +179,7 @@ async def _ask(client: "httpx.AsyncClient", model: str, prompt: str) -> bool:
 
 @dataclass
 class _Row:
+    rid: int
     model: str
     arrived_us: int
     waited_us: int = -1
@@ -188,13 +190,23 @@ class _Row:
     swap: int = field(default=0, repr=False)
 
 
-def _table(log_dir: Path) -> str:
-    """What the event log says of the burst."""
+async def _told(log_dir: Path) -> list[_Row]:
+    """What the event log says of the burst, once it has its end: an answer is out a moment before its end is logged."""
+    until = time.monotonic() + TOLD_S
+    while True:
+        rows = _rows(log_dir)
+        if all(row.outcome != "open" for row in rows) or time.monotonic() > until:
+            return rows
+        await asyncio.sleep(0.05)
+
+
+def _rows(log_dir: Path) -> list[_Row]:
+    """By request, in the order of arrival."""
     rows: dict[int, _Row] = {}
     for event in read(log_dir):
         match event:
             case e.RequestArrived():
-                rows[event.rid] = _Row(event.model, event.arrived_us)
+                rows[event.rid] = _Row(event.rid, event.model, event.arrived_us)
             case e.RequestDispatched():
                 rows[event.rid].waited_us = event.waited_us
             case e.SwapBegun() if event.cause_rid in rows:
@@ -213,10 +225,14 @@ def _table(log_dir: Path) -> str:
                 rows[event.rid].outcome = f"{event.status} {event.code}"
             case e.RequestCancelled():
                 rows[event.rid].outcome = "cancelled"
+    return list(rows.values())
+
+
+def _table(rows: list[_Row]) -> str:
     lines = [("request", "model", "waited", "loaded", "tokens", "tokens/s", "outcome")]
     lines += [
         (
-            str(rid),
+            str(row.rid),
             row.model,
             f"{row.waited_us / 1e6:.2f} s",
             f"{row.loaded_us / 1e6:.2f} s" if row.loaded_us else "",
@@ -224,9 +240,9 @@ def _table(log_dir: Path) -> str:
             f"{row.tokens_per_s:.1f}",
             row.outcome,
         )
-        for rid, row in rows.items()
+        for row in rows
     ]
-    swaps = sum(1 for row in rows.values() if row.swap)
+    swaps = sum(1 for row in rows if row.swap)
     return f"{aligned(lines)}\n{swaps} loads; `loaded` is the time of the load that the request caused"
 
 

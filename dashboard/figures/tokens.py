@@ -16,11 +16,12 @@ def figure(made: Sequence[Row], prompts: Sequence[Row], since_us: int, until_us:
     drawn = layout(since_us, until_us, HEIGHT_PX, barmode="stack", bargap=0.1)
     drawn["margin"] |= {"t": 24}
     drawn["xaxis"] |= {"anchor": "y2"}
-    drawn["yaxis"] = _axis(upper)
-    drawn["yaxis2"] = _axis(lower)
     drawn["annotations"] = [title("generated tokens/s", upper[1]), title("prompt tokens/s", lower[1])]
     speed = every_step(made, since_us, until_us, bucket_us, ("frames_per_s",))
     read = every_step(prompts, since_us, until_us, bucket_us, ("cached_tokens", "uncached_tokens"))
+    together = [sum(both) for both in zip(read["cached_tokens"], read["uncached_tokens"], strict=True)]
+    drawn["yaxis"] = _axis(upper, max(speed["frames_per_s"], default=0))
+    drawn["yaxis2"] = _axis(lower, max(together, default=0) / (bucket_us / 1e6))
     traces = [
         line(
             "generated",
@@ -29,7 +30,7 @@ def figure(made: Sequence[Row], prompts: Sequence[Row], since_us: int, until_us:
             "var(--accent)",
             fill="tozeroy",
             fillcolor="var(--accent-fill)",
-            hovertemplate="%{y:.3~s} generated/s<extra></extra>",
+            hovertemplate="%{y:,.3~r} generated/s<extra></extra>",
         )
     ]
     for name, value, colour in (
@@ -45,18 +46,19 @@ def figure(made: Sequence[Row], prompts: Sequence[Row], since_us: int, until_us:
                 "y": per_s,
                 "yaxis": "y2",
                 "marker": {"color": colour, "line": {"width": 0}},
-                "hovertemplate": f"%{{y:.3~s}} {name}/s<extra></extra>",
+                "hovertemplate": f"%{{y:,.3~r}} {name}/s<extra></extra>",
             }
         )
     return {"data": traces, "layout": drawn}
 
 
-def _axis(domain: tuple[float, float]) -> dict[str, Any]:
+def _axis(domain: tuple[float, float], most: float) -> dict[str, Any]:
     return {
         "domain": list(domain),
         "fixedrange": True,
         "zeroline": False,
         "nticks": 4,
         "rangemode": "tozero",
-        "tickformat": "~s",
+        # Thousands have a k; less than one token per second is no "600m".
+        "tickformat": "~s" if most >= 1000 else "~g",
     }

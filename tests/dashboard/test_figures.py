@@ -203,3 +203,13 @@ def test_tokens_are_per_second_and_the_prompts_are_stacked() -> None:
     assert traces(figure)["cached"]["y"] == [30, 0, 0]
     assert figure["layout"]["barmode"] == "stack"
     assert tokens.figure([], [], START_US, UNTIL_US, STEP_US) is None
+
+
+def test_less_than_a_token_per_second_is_not_told_in_thousandths() -> None:
+    """Only thousands get a letter."""
+    slow = [{"at_us": at(0), "frames_per_s": 0.6}]
+    fast = [{"at_us": at(0), "frames_per_s": 2400.0}]
+    for made, expected in ((slow, "~g"), (fast, "~s")):
+        figure = tokens.figure(made, [], START_US, at(30), STEP_US)
+        assert figure is not None
+        assert figure["layout"]["yaxis"]["tickformat"] == expected
