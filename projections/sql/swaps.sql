@@ -23,7 +23,8 @@ CREATE TABLE swaps (
     stop_us BIGINT,
     load_us BIGINT,
     took_us BIGINT,
-    ready INTEGER
+    ready INTEGER,
+    save_us BIGINT
 );
 
 -- apply events: SwapBegun
@@ -56,7 +57,8 @@ UPDATE swaps SET
     stop_us = CASE WHEN done.type = 'SwapFinished' THEN coalesce(done.stop_us, 0) END,
     load_us = CASE WHEN done.type = 'SwapFinished' THEN coalesce(done.load_us, 0) END,
     took_us = done.at_us - swaps.begun_us,
-    ready = coalesce(done.ready, 0)
+    ready = coalesce(done.ready, 0),
+    save_us = CASE WHEN done.type = 'SwapFinished' THEN coalesce(done.save_us, 0) END
 FROM batch AS done
 WHERE done.swap = swaps.swap AND done.type IN ('SwapFinished', 'SwapAborted');
 

@@ -222,6 +222,22 @@ def test_files_of_other_weights_are_not_used(tmp_path: Path) -> None:
         assert router.events("CacheRestoreOrdered") == []
 
 
+def test_a_reload_that_does_not_shape_the_cache_keeps_the_conversation(tmp_path: Path) -> None:
+    """More threads: A is unloaded once it is idle, saved before, and restored for the next turn."""
+    with kept_router(tmp_path) as router:
+        turn(router, 1)
+        weights = router.models[0].file(tmp_path)
+        before = weights.stat()
+        router.models[0].preset["threads"] = "3"
+        router.configure()
+        os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+        router.hang_up()
+        router.wait_event("SwapFinished", predicate=lambda swap: not swap.get("target"))
+        assert len(router.events("CacheSaved")) == 1
+        assert turn(router, 2)["cache_n"] > 400
+        assert "3" in router.ledger.events("started")[-1]["argv"]
+
+
 def test_the_budget_is_kept_by_the_least_recently_used(tmp_path: Path) -> None:
     """Room for one of two conversations of 650 KiB each; the one that was quiet for longer goes."""
     with kept_router(tmp_path, budget_mib=1, first_byte_s=1.5) as router:

@@ -33,13 +33,14 @@ def test_a_swap_tells_why_who_left_and_who_could_have_left_instead(tmp_path: Pat
                 waited_us=4 * S,
             ),
         )
-        story.at(12, e.SwapFinished(swap=7, target="A", drain_us=3 * S, stop_us=S, load_us=7 * S, ready=1))
+        story.at(12, e.SwapFinished(swap=7, target="A", drain_us=3 * S, stop_us=S, load_us=7 * S, ready=1, save_us=S))
 
     [swap] = answer(tmp_path, "FROM swaps")
     left, stayed = answer(tmp_path, "FROM swap_candidates ORDER BY place")
 
     assert (swap["why"], swap["cause_rid"], swap["waited_us"], swap["footprint"]) == ("grace_over", 3, 4 * S, [0])
     assert (swap["drain_us"], swap["stop_us"], swap["load_us"], swap["took_us"]) == (3 * S, S, 7 * S, 11 * S)
+    assert swap["save_us"] == S
     assert (swap["outcome"], swap["ready"]) == ("ok", 1)
     assert (left["model"], left["chosen"], left["wanted"], left["in_flight"], left["gpus"]) == ("B", True, 2, 1, [0])
     assert (stayed["model"], stayed["chosen"], stayed["age_us"], stayed["gpus"]) == ("C", False, 9 * S, [0, 1])
