@@ -4,6 +4,21 @@ WITH known AS (
     UNION
     SELECT unnest(gpus) FROM model_configs
 ),
+-- What begins in the same step, a small part of the range, is taken as one: a month has a million requests.
+serving AS (
+    SELECT
+        unnest(gpus) AS gpu,
+        min(dispatched_us) AS from_us,
+        CASE WHEN count(*) = count(ended_us) THEN max(ended_us) END AS until_us
+    FROM (
+        SELECT replica, dispatched_us, ended_us FROM ended_requests
+        WHERE ended_us > $since_us AND dispatched_us < $until_us AND slots_wanted > 0
+        UNION ALL
+        SELECT replica, dispatched_us, NULL FROM open_requests WHERE dispatched_us < $until_us AND slots_wanted > 0
+    )
+    JOIN (SELECT replica, gpus FROM replicas) USING (replica)
+    GROUP BY gpus, dispatched_us // greatest(1, ($until_us - $since_us) // 5000)
+),
 spans AS (
     SELECT gpu, 'running' AS what, started_us AS from_us,
         CASE WHEN run < (SELECT max(run) FROM runs) THEN coalesce(stopped_us, last_us) ELSE stopped_us END AS until_us
@@ -14,9 +29,7 @@ spans AS (
     -- Its victims drain before anything stops or loads.
     SELECT unnest(footprint), 'swapping', begun_us, ended_us FROM swaps
     UNION ALL
-    SELECT unnest(gpus), 'serving', dispatched_us, requests.ended_us
-    FROM requests JOIN replicas USING (replica)
-    WHERE slots_wanted > 0
+    SELECT gpu, 'serving', from_us, until_us FROM serving
 ),
 cut AS (
     SELECT
