@@ -14,7 +14,7 @@ from eventlog.scan import Scan
 from eventlog.segments import Segment, Stream, list_segments
 from eventlog.tail import Tail
 
-BATCH_BYTES = 32 << 20
+BATCH_BYTES = 64 << 20
 """About so much is handed out at once: one transaction, and one pass over what is open."""
 
 _HEADER = b'{"type":"SegmentOpened"'
