@@ -19,8 +19,9 @@ from router.scheduler.state import Replica, Request, State
 
 MEASURED_TOKENS_MIN = 64
 """Prompts shorter than this say little about the time per token."""
-HIT_SHARE = 4
-"""A restore has brought something if at least one token in so many needed not be read."""
+HIT_TOKENS_MIN = 64
+"""A restore has brought something if so many tokens needed not be read: a model that cannot take a cache up again finds
+none. It may be far less than was restored, since many clients leave out what a model has thought."""
 
 
 def model_caches(state: State, name: str) -> ModelCaches:
@@ -113,7 +114,7 @@ def _holding_of(state: State, request: Request, tokens: int) -> Holding:
 
 def _judge(state: State, of_model: ModelCaches, restored: Restored, cache_n: int) -> None:
     """Whether a restore has brought anything, by the first request that went on with it."""
-    if cache_n * HIT_SHARE < restored.tokens:
+    if cache_n < min(HIT_TOKENS_MIN, restored.tokens // 4):
         of_model.useless += 1
         return
     of_model.useless = 0

@@ -318,6 +318,16 @@ def test_restores_that_bring_nothing_are_given_up() -> None:
     assert story.state.caches.models["A"].given_up == ""
 
 
+def test_a_client_that_leaves_out_what_the_model_thought_still_finds_its_prompt() -> None:
+    """Of 3,000 restored tokens 2,700 were thoughts, which are not sent again: 300 that are found are something."""
+    story = Story()
+    story.evicted()
+    story.ready("A")
+    story.restores("A", 0, "x")
+    story.served(11, 0, read=100, cached=300)
+    assert (story.state.caches.hits, story.state.caches.models["A"].useless) == (1, 0)
+
+
 def test_who_waits_is_restored_before_who_was_here_last() -> None:
     """x waits for A; z was used later, and gets the slot that is left."""
     story = Story(slots=3)
