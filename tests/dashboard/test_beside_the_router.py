@@ -98,14 +98,15 @@ def test_a_stream_of_events_comes_as_it_is_made_and_ends_when_its_reader_leaves(
         frame = next(frames)
         assert "event: changed" in frame
         seen |= set(json.loads(frame.partition("data: ")[2])["tables"])
-    assert connections_of(router.dashboard()) == 1
+    assert connections_of(router) == 1
     stream.close()
-    assert any(connections_of(router.dashboard()) == 0 for _ in polls(5))
+    assert any(connections_of(router) == 0 for _ in polls(5))
 
 
-def connections_of(pid: int) -> int:
-    """Sockets that it has besides the one it listens on and those of its event loop."""
-    path = next(line.split()[-1] for line in unix_sockets() if "dashboard-" in line)
+def connections_of(router: WithDashboard) -> int:
+    """Sockets that its dashboard has besides the one it listens on and those of its event loop."""
+    pid = router.dashboard()
+    path = str(router.socket)
     ours = {line.split()[6] for line in unix_sockets() if line.endswith(path) and line.split()[5] == "03"}
     held = set()
     for fd in Path(f"/proc/{pid}/fd").iterdir():
