@@ -37,16 +37,17 @@ def _with_the_cap(state: State, target: Model, request: Request, chosen: Plan, e
     """The engine's victims, then what the cap still asks for; whom neither needs after all may stay."""
     capped = residency.plan(state, target, request, leaving=chosen.victims)
     victims = list(capped.victims)
-    for name in capped.victims if "ok" == chosen.outcome == capped.outcome else ():
+    in_the_way = tuple(dict.fromkeys((*chosen.in_the_way, *capped.in_the_way)))
+    for name in capped.victims:
         rest = [other for other in victims if other != name]
-        staying = [model.name for model in resident(state, target) if model.name not in rest]
+        staying = [model.name for model in resident(state, target) if model.name not in (*rest, *in_the_way)]
         if residency.fits(state, target, staying) and engine.fits(state, target, staying):
             victims = rest
     return msgspec.structs.replace(
         chosen,
         outcome=max(chosen.outcome, capped.outcome, key=("ok", "wait", "never").index),
         victims=tuple(victims),
-        in_the_way=tuple(dict.fromkeys((*chosen.in_the_way, *capped.in_the_way))),
+        in_the_way=in_the_way,
     )
 
 

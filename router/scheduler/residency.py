@@ -39,16 +39,17 @@ class Plan(msgspec.Struct, kw_only=True, frozen=True):
     """capacity: there were too many of them, and another plan may be cheaper."""
 
 
-def plan(state: State, target: Model, request: Request, leaving: Sequence[str] = ()) -> Plan:
+def plan(state: State, target: Model, request: Request, leaving: Sequence[str] | None = None) -> Plan:
     """The fewest victims, in the order of `victim_key`, that leave room on every GPU of the target.
 
-    `leaving` are victims that another rule has chosen already; they stand first.
+    `leaving` are victims that another rule has chosen already; they stand first, and whoever gave them sees to it that
+    nobody leaves without need.
     """
     if target.mask >> state.settings.gpus:
         return Plan(outcome="never", mask=target.mask)
     room = state.settings.max_models_per_gpu - 1
     outcome: Literal["ok", "wait", "never"] = "ok"
-    chosen = list(leaving)
+    chosen = list(leaving or ())
     in_the_way: list[str] = []
     for gpu in target.gpus:
         there = state.residents[gpu]
@@ -68,7 +69,7 @@ def plan(state: State, target: Model, request: Request, leaving: Sequence[str] =
         if len(candidates) > 1:
             candidates.sort(key=lambda name: victim_key(state, name, forced=request.forced))
         chosen += candidates[:over]
-    if len(chosen) > 1 and len(target.gpus) > 1 and not leaving:
+    if len(chosen) > 1 and len(target.gpus) > 1 and leaving is None:
         chosen = _needed(state, target, chosen, room)
     mask = target.mask
     for name in chosen:

@@ -115,13 +115,14 @@ def plan(state: State, target: Model, request: Request) -> tuple[str, list[str],
             else:
                 outcome = "later"
         victims += can_go[:excess]
-    for name in list(victims) if cap and (outcome == "now" or not engine) else ():
+    for name in list(victims) if cap else ():
         others = [victim for victim in victims if victim != name]
-        staying_then = {one for one in engines.present(state) if one not in (target.name, *others)}
+        gone = [*others, *stuck] if engine else others
+        staying_then = {one for one in engines.present(state) if one not in (target.name, *gone)}
         if engine and engines.legal_with(state, target, staying_then) is False:
             continue
         if all(
-            len([one for one in _residents(state, gpu) if one != target.name and one not in others]) <= cap - 1
+            len([one for one in _residents(state, gpu) if one != target.name and one not in gone]) <= cap - 1
             for gpu in state.models[name].gpus
             if gpu in target.gpus
         ):
