@@ -46,13 +46,14 @@ def test_s08_s09_a_model_is_found_by_each_of_its_names_and_told_only_if_listed(r
     listed = router.call("GET", "/v1/models").json()["data"]
     assert [entry["id"] for entry in listed] == ["B", "A"]
     assert listed[0]["aliases"] == ["bee", "Bee"]
-    assert router.chat("C").status == 200
+    assert router.asks("C") == 200
     for name in ("bee", "Bee"):
         call = router.chat(name, standin={"tokens": 1})
         assert call.status == 200
+        call.read()
         logged = router.wait_event("RequestArrived", rid=int(call.header("x-router-request")))
         assert (logged["model"], logged["asked"]) == ("B", name)
-    assert router.chat("BEE").status == 404
+    assert router.asks("BEE") == 404
 
 
 def test_q14_an_unload_lets_a_stream_end_and_one_by_force_cuts_it(
@@ -75,10 +76,10 @@ def test_q14_an_unload_lets_a_stream_end_and_one_by_force_cuts_it(
 
 
 def test_everything_is_unloaded_by_one_call_and_comes_back_by_request(router: RouterProcess) -> None:
-    assert router.chat("A").status == 200
+    assert router.asks("A") == 200
     assert main(["unload", "--all", "--url", router.base_url]) == 0
     until_phase(router, A="absent", B="absent", C="absent")
-    assert router.chat("A").status == 200
+    assert router.asks("A") == 200
 
 
 def test_s04_s05_ttl_counts_from_the_end_of_a_request_and_a_process_gets_its_time_to_end(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_s04_s05_ttl_counts_from_the_end_of_a_request_and_a_process_gets_its_tim
         )
     ]
     with RouterProcess(tmp_path, models) as router:
-        assert router.chat("A").status == 200
+        assert router.asks("A") == 200
         stopped = router.wait_event("ReplicaStopped")
         ordered = router.events("ReplicaStopOrdered")[0]
         finished = router.events("RequestFinished")[0]
@@ -112,7 +113,7 @@ def test_a_persistent_model_stays_and_its_neighbour_goes(tmp_path: Path) -> None
     models = [Model("kept", entry={"persistent": True}), Model("B"), Model("C")]
     with RouterProcess(tmp_path, models, MAX_MODELS_PER_GPU=2) as router:
         for name in ("kept", "B", "C"):
-            assert router.chat(name).status == 200
+            assert router.asks(name) == 200
         until_phase(router, kept="ready", B="absent", C="ready")
         assert [victim["model"] for victim in router.events("SwapBegun")[-1]["victims"]] == ["B"]
         assert main(["unload", "kept", "--url", router.base_url]) == 0

@@ -53,6 +53,7 @@ def test_s12_filters_change_the_body_and_say_so(router: RouterProcess) -> None:
     body = json.dumps(sent, indent=2).encode()
     call = router.call("POST", "/v1/chat/completions", body)
     assert call.status == 200
+    call.read()
     assert call.header("x-router-rewrote") == "temperature,top_k,effort"
     messages = json.dumps(sent["messages"], indent=2).replace("\n", "\n  ")
     got = f'{{"model":"a:high","messages":{messages},"seed":7,"top_k":40,"effort":"high"}}'
@@ -63,6 +64,7 @@ def test_s12_filters_change_the_body_and_say_so(router: RouterProcess) -> None:
     assert logged["body_bytes"] == len(got.encode())
     plain = router.call("POST", "/v1/chat/completions", json.dumps(sent | {"model": "b"}).encode())
     assert plain.status == 200
+    plain.read()
     assert plain.header("x-router-rewrote") == ""
     assert "rewrote" not in arrival(router, plain)
 
@@ -74,11 +76,12 @@ def test_s14_a_profile_changes_what_names_mean_and_is_an_event(
     listed = router.call("GET", "/api/profiles").json()
     assert listed["active"] is None
     assert listed["profiles"][0] == {"name": "work", "description": "by day", "pins": {"best": "a", "b": None}}
-    assert router.chat("best").status == 404
+    assert router.asks("best") == 404
     assert switch(router, "work")["active"] == "work"
     assert router.status()["profile"] == "work"
     call = router.chat("best")
     assert call.status == 200
+    call.read()
     logged = arrival(router, call)
     assert (logged["model"], logged["asked"], logged["via"]) == ("a", "best", "profile work")
     off = router.chat("b")
@@ -90,7 +93,7 @@ def test_s14_a_profile_changes_what_names_mean_and_is_an_event(
     assert capsys.readouterr().out == (
         "no profile is in force\nprofile home is in force\n  work: best = a, b = none\n* home: best = workers\n"
     )
-    assert router.chat("b").status == 200
+    assert router.asks("b") == 200
     unknown = router.call("PUT", "/api/profiles/active", {"profile": "nowhere"})
     assert unknown.status == 404
     assert "'work', 'home'" in unknown.json()["error"]["message"]
@@ -105,6 +108,7 @@ def test_s15_spillover_starts_the_next_model_under_load(router: RouterProcess) -
     router.wait_event("RequestArrived", lambda event: event.get("asked") == "workers" and event["model"] == "b")
     gate.touch()
     assert [call.status for call in calls] == [200, 200]
+    assert all(call.read() for call in calls)
     chosen = [arrival(router, call) for call in calls]
     assert sorted(event["model"] for event in chosen) == ["a", "b"]
     assert {(event["asked"], event["via"]) for event in chosen} == {("workers", "selector workers")}
@@ -122,10 +126,11 @@ def test_a_profile_outlives_the_router_until_a_reload_takes_it_away(tmp_path: Pa
         assert router.status()["profile"] == "work"
         call = router.chat("best")
         assert call.status == 200
+        call.read()
         assert arrival(router, call)["via"] == "profile work"
         router.top["profiles"] = {}
         router.configure()
-        assert router.call("POST", "/router/reload").status == 200
+        assert router.call("POST", "/router/reload").json()["outcome"] == "done"
         assert router.status()["profile"] is None
         assert router.events("ProfileChanged")[-1]["by"] == "reload"
-        assert router.chat("best").status == 404
+        assert router.asks("best") == 404

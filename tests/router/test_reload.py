@@ -25,14 +25,14 @@ def test_a_changed_model_is_replaced_and_nobody_elses_stream_notices(tmp_path: P
     """B's options change while A streams: A lives on in its process, and B comes back with the new ones."""
     models = [Model("A", gpus=(0,), tokens=40, gap_s=GAP_S), Model("B", gpus=(1,))]
     with RouterProcess(tmp_path, models) as router:
-        assert router.chat("B").status == 200
+        assert router.asks("B") == 200
         stream = router.chat("A", stream=True)
         router.wait_event("RequestDispatched", rid=2)
         router.models[1].preset["ctx-size"] = "8192"
         router.configure()
         router.hang_up()
         router.wait_event("ConfigLoaded")
-        assert router.chat("B").status == 200
+        assert router.asks("B") == 200
         assert b"[DONE]" in stream.read()
         spawned = [event["replica"] for event in router.events("ReplicaSpawned")]
         assert [replica.split("#")[0] for replica in spawned] == ["B", "A", "B"]
@@ -43,33 +43,33 @@ def test_a_changed_model_is_replaced_and_nobody_elses_stream_notices(tmp_path: P
 def test_a_configuration_with_mistakes_leaves_the_old_one_in_force(tmp_path: Path) -> None:
     """The reason is in the diary, and the next request is served as before."""
     with RouterProcess(tmp_path, [Model("A")]) as router:
-        assert router.chat("A").status == 200
+        assert router.asks("A") == 200
         config = json.loads((tmp_path / "config.json").read_text())
         config["ROUTER"]["MAX_MODELS_PER_GPU"] = "many"
         (tmp_path / "config.json").write_text(json.dumps(config))
         router.hang_up()
         router.wait_words("the old one stays in force")
         assert "MAX_MODELS_PER_GPU" in router.words()
-        assert router.chat("A").status == 200
+        assert router.asks("A") == 200
         assert router.events("ConfigLoaded") == []
 
 
 def test_settings_of_the_queue_take_effect_without_touching_a_model(tmp_path: Path) -> None:
     with RouterProcess(tmp_path, [Model("A")]) as router:
-        assert router.chat("A").status == 200
+        assert router.asks("A") == 200
         router.settings["QUEUE_HEAD_GRACE"] = 30
         router.configure()
         router.hang_up()
         loaded = router.wait_event("ConfigLoaded")
         assert loaded["config"]["head_grace_us"] == 30_000_000
-        assert router.chat("A").status == 200
+        assert router.asks("A") == 200
         assert len(router.events("ReplicaSpawned")) == 1
 
 
 def test_a_router_that_ends_is_not_killed_by_a_wish_to_read_anew(tmp_path: Path) -> None:
     """The signal's usual meaning is the end of the process, and comes back when the event loop closes."""
     with RouterProcess(tmp_path, [Model("A")]) as router:
-        assert router.chat("A").status == 200
+        assert router.asks("A") == 200
         assert router.process
         router.process.terminate()
         while router.process.poll() is None:
@@ -92,7 +92,7 @@ def test_a_reload_by_http_says_what_changed_and_its_log_verifies_across_it(tmp_p
     models = [Model("A", gpus=(0,)), Model("B", gpus=(1,)), Model("C", gpus=(2,))]
     with RouterProcess(tmp_path, models) as router:
         for name in "ABC":
-            assert router.chat(name).status == 200
+            assert router.asks(name) == 200
         before = {row["model"]: row["pid"] for row in router.call("GET", "/router").json()["instances"]}
         assert router.status()["config"] is None
         router.models = [models[0], models[1], Model("D", gpus=(2,))]
@@ -108,9 +108,9 @@ def test_a_reload_by_http_says_what_changed_and_its_log_verifies_across_it(tmp_p
             "needs_restart": ["log"],
         }
         assert router.status()["config"]["added"] == ["D"]
-        assert router.chat("C").status == 404
+        assert router.asks("C") == 404
         for name in "ABD":
-            assert router.chat(name).status == 200
+            assert router.asks(name) == 200
         after = {row["model"]: row["pid"] for row in router.call("GET", "/router").json()["instances"]}
         assert after["A"] == before["A"]
         assert after["B"] != before["B"]
@@ -126,7 +126,7 @@ def test_a_reload_with_a_mistake_is_refused_with_the_reason_everywhere(
 ) -> None:
     """In the answer, on the command line, in /status and in the log; then it is put right."""
     with RouterProcess(tmp_path, [Model("A")]) as router:
-        assert router.chat("A").status == 200
+        assert router.asks("A") == 200
         spoil(router)
         answer = router.call("POST", "/router/reload")
         assert answer.status == 422
@@ -141,7 +141,7 @@ def test_a_reload_with_a_mistake_is_refused_with_the_reason_everywhere(
         assert "MAX_MODELS_PER_GPU" in told["problems"][0]
         line = router.wait_event("LogLine", lambda event: "mistakes" in event["text"])
         assert line["level"] == "error"
-        assert router.chat("A").status == 200
+        assert router.asks("A") == 200
         router.configure()
         assert main(["reload", "--url", router.base_url]) == 0
         assert capsys.readouterr().out == "the configuration is in force (no model changed)\n"
@@ -206,7 +206,7 @@ def test_files_are_not_watched_unless_that_is_asked_for(tmp_path: Path) -> None:
     with RouterProcess(tmp_path, [Model("A")]) as router:
         router.settings["WATCH_CONFIG"] = True
         router.configure()
-        assert router.call("POST", "/router/reload").status == 200
+        assert router.call("POST", "/router/reload").json()["outcome"] == "done"
         router.settings["QUEUE_HEAD_GRACE"] = 7
         router.configure()
         router.wait_event("ConfigLoaded", lambda event: event["config"].get("head_grace_us") == 7_000_000)
@@ -216,7 +216,7 @@ def test_files_are_not_watched_unless_that_is_asked_for(tmp_path: Path) -> None:
 def test_a_new_model_that_is_to_be_loaded_at_the_start_is_loaded(tmp_path: Path) -> None:
     """Without a request; what was loaded before stays where it is."""
     with RouterProcess(tmp_path, [Model("A", gpus=(0,))]) as router:
-        assert router.chat("A").status == 200
+        assert router.asks("A") == 200
         router.models.append(Model("B", gpus=(1,), preset={"load-on-startup": "true"}))
         router.configure()
         assert router.call("POST", "/router/reload").json()["added"] == ["B"]

@@ -66,7 +66,7 @@ def test_the_next_load_waits_until_the_memory_of_the_last_one_is_back(
     router.settings["MAX_MODELS_PER_GPU"] = 1
     router.top["routing"] = {"router": {"use": "capacity", "settings": {"capacity": capacity}}}
     with router:
-        assert router.chat("A").status == 200
+        assert router.asks("A") == 200
         assert router.status()["warnings"] == []
         pid = router.events("ReplicaSpawned")[0]["pid"]
         card.holds(pid, 6000)
@@ -77,6 +77,7 @@ def test_the_next_load_waits_until_the_memory_of_the_last_one_is_back(
         assert len(router.events("ReplicaSpawned")) == 1
         card.is_free_of(pid)
         assert waiting.status == 200
+        waiting.close()
         status = router.status()
         assert status["warnings"] == ["A takes more than it declares: 6,000 MiB on GPU 0 (gpu0 5,000)"]
         assert [row["measured_mib"] for row in status["models"]] == [{"0": 6000}, None]
@@ -100,6 +101,7 @@ def test_a_load_that_ran_out_of_memory_is_tried_again_when_it_is_really_back(
         assert len(router.events("ReplicaSpawned")) == 1
         card.is_free_of(pid)
         assert waiting.status == 200
+        waiting.close()
         assert [event["kind"] for event in router.events("ReplicaLoadFailed")] == ["gpu_oom"]
         assert len(router.events("GpuMemorySettled")) == 1
 
@@ -109,11 +111,11 @@ def test_memory_that_does_not_come_back_is_waited_for_no_longer_than_the_limit(
 ) -> None:
     """The load begins all the same, and the log says that the wait ran out."""
     with routed(tmp_path, library, [Model("A"), Model("B")], UNLOAD_POLL_TIMEOUT=0.3) as router:
-        assert router.chat("A").status == 200
+        assert router.asks("A") == 200
         pid = router.events("ReplicaSpawned")[0]["pid"]
         card.holds(pid, 6000)
         until_seen(router, pid)
-        assert router.chat("B").status == 200
+        assert router.asks("B") == 200
         [settled] = router.events("GpuMemorySettled")
         assert settled["settled"] is False
         assert settled["waited_us"] >= 300_000
@@ -121,6 +123,6 @@ def test_memory_that_does_not_come_back_is_waited_for_no_longer_than_the_limit(
 
 def test_without_nvml_nothing_is_waited_for_and_nothing_is_said(tmp_path: Path) -> None:
     with RouterProcess(tmp_path, [Model("A"), Model("B")]) as router:
-        assert router.chat("A").status == 200
-        assert router.chat("B").status == 200
+        assert router.asks("A") == 200
+        assert router.asks("B") == 200
         assert router.events("GpuMemorySettled") == []

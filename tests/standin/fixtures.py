@@ -224,6 +224,12 @@ class RouterProcess:
     def chat(self, model: str, **more: Any) -> Call:
         return self.post("/v1/chat/completions", model, **more)
 
+    def asks(self, model: str, **more: Any) -> int:
+        """The status of a chat, whose answer is read to its end and whose connection is closed."""
+        call = self.chat(model, **more)
+        call.read()
+        return call.status
+
     def status(self) -> Any:
         return self.call("GET", "/status").json()
 
