@@ -1,5 +1,5 @@
 // A page that tells of something that still goes on: asked for again each second until it has ended.
-import { drawAll } from "./lib/embedded.js";
+import { drawAll, keepFigures } from "./lib/embedded.js";
 import { keepMoments } from "./lib/moments.js";
 
 const EVERY_MS = 1000;
@@ -39,6 +39,7 @@ function replaceChanged(old, made) {
   before.forEach((child, place) => {
     if (source(child) !== after[place].outerHTML) {
       sources.set(after[place], after[place].outerHTML);
+      keepFigures(child, after[place]);
       child.replaceWith(after[place]);
     }
   });

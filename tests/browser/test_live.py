@@ -14,10 +14,13 @@ def test_a_request_that_runs_is_followed_to_its_end(window: Window, router: Rout
     with window.open(f"dash/requests/{rid}") as page:
         expect(page.get_by_text("running", exact=True)).to_be_visible()
         gate.touch()
+        expect(page.locator(".figure .main-svg").first).to_be_visible()
+        page.evaluate("document.querySelector('.figure').dataset.mark = 'first'")
         call.read()
         expect(page.get_by_text("answered", exact=True)).to_be_visible()
         expect(page.locator(".figure .main-svg").first).to_be_visible()
         expect(page.locator(".story")).to_have_attribute("data-live", "0")
+        expect(page.locator(".figure")).to_have_attribute("data-mark", "first")
 
 
 def test_a_model_is_unloaded_and_loaded_from_the_page(window: Window, router: Router) -> None:
