@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from eventlog.errors import LogDamaged
 from eventlog.segments import STREAMS, list_segments, read_blocks
 from projections import staging
 from projections.projector import Projector
@@ -118,3 +119,22 @@ def test_the_place_that_was_reached_is_in_the_same_transaction_as_the_rows(log: 
             )
             assert seen["last"] is None or seen["last"] <= seen["place"]
             assert projector.applied["events"] == seen["place"]
+
+
+def test_damage_in_one_stream_is_told_and_every_batch_stays_whole(tmp_path: Path) -> None:
+    """Both streams are rebuilt side by side: the other one is as far as it came, up to the end of a batch."""
+    log = tmp_path / "log"
+    unruly_log(log, runs=1, segment_bytes=9_000)
+    first, *others = [segment.path for segment in list_segments(log, "events")]
+    assert others
+    data = first.read_bytes()
+    first.write_bytes(data[:-40] + bytes([data[-40] ^ 1]) + data[-39:])
+
+    with Projector(log, tmp_path / "db") as projector:
+        with pytest.raises(LogDamaged, match=first.name):
+            projector.catch_up()
+        reached = projector.applied
+        [seen] = ask(projector, "SELECT (SELECT count(*) FROM requests) AS requests, max(seq) AS last FROM gpu_samples")
+
+    assert reached["events"] == seen["requests"] == 0
+    assert (seen["last"] or 0) <= reached["observations"]
