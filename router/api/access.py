@@ -29,7 +29,8 @@ OPEN = frozenset(("/health", "/v1/health", "/ready", "/v1/ready", "/login", "/lo
 OPEN_BELOW = ("/dash/static/",)
 CHANGES_BY_GET = frozenset(("/unload", "/router/start", "/router/stop", "/router/restart"))
 """For callers of older routers, whose API had no other method."""
-ADMIN_READS = ("/logs", "/events", "/config", "/router/config")
+ADMIN_READS = ("/logs", "/events", "/config", "/router/config", "/dash/crashes", "/dash/api/crashes")
+"""What llama-servers print is in a crash's story as well."""
 ASKED_BELOW = ("/dash", "/translate")
 """What is asked here by POST is a question as well, too long for a GET."""
 MODEL_READS = (

@@ -36,6 +36,8 @@ RIGHTS = {
     ("GET", "/events"): "admin",
     ("GET", "/logs/a"): "admin",
     ("GET", "/logsome"): "look",
+    ("GET", "/dash/crashes/48211"): "admin",
+    ("GET", "/dash/api/crashes/48211"): "admin",
     ("GET", "/unload"): "admin",
     ("GET", "/router/stop"): "admin",
     ("POST", "/models/load"): "admin",
