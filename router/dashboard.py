@@ -76,7 +76,7 @@ class Dashboard:
     async def _live(self) -> None:
         """One life, from the start until nothing of it is left."""
         self._socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        child = start(self._command(), self._child_environ(), own_session=False)
+        child = start(self._command(), self._child_environ())
         process = self._process = Process(child, self._marker, self._said)
         watching = asyncio.create_task(self._until_silent())
         ended = asyncio.create_task(process.exited.wait())

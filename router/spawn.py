@@ -39,7 +39,7 @@ class SpawnError(Exception):
 class Child:
     """A process that runs, or has just run. `output` is the reading end of its stdout and stderr, not blocking.
 
-    It leads its own process group, and mostly its own session, so `pid` names those as well.
+    It leads its own session and process group, so `pid` names those as well.
     """
 
     process: "subprocess.Popen[bytes]"
@@ -143,11 +143,9 @@ def environment(
     return result
 
 
-def start(argv: Sequence[str], env: Mapping[str, str], *, with_input: bool = False, own_session: bool = True) -> Child:
+def start(argv: Sequence[str], env: Mapping[str, str], *, with_input: bool = False) -> Child:
     """Start a process in a session of its own. Blocks for well under a millisecond; raises SpawnError.
 
-    `own_session` False: it leads a process group in ours. Many kernels share the processor among sessions first
-    (CONFIG_SCHED_AUTOGROUP), so that a low priority counts only within one.
     `with_input`: its stdin is a pipe that stays open as long as its `Child`; otherwise there is nothing to read.
     To be called from the main thread: the child is told of the death of the *thread* that made it.
     """
@@ -163,8 +161,7 @@ def start(argv: Sequence[str], env: Mapping[str, str], *, with_input: bool = Fal
             stdout=writing,
             stderr=writing,
             env=env,
-            start_new_session=own_session,
-            process_group=None if own_session else 0,
+            start_new_session=True,
         )
     except (OSError, ValueError) as error:
         os.close(reading)
