@@ -11,7 +11,8 @@ import msgspec
 
 from eventlog import events as e
 from eventlog.settings import SchedulerSettings
-from router.scheduler import State, dump, restore, step
+from router.scheduler import State, dump, engines, restore, step
+from router.scheduler.state import Request
 
 STATES_MAX = 32
 """States from which every load is tried. There can be as many as there are combinations of models."""
@@ -37,7 +38,7 @@ class Outlook:
     loads: tuple[Load, ...]
     states: tuple[tuple[str, ...], ...]
     complete: bool
-    """Whether these are all such states."""
+    """Whether these are all such states, as far as it was looked."""
 
 
 def never_loaded(settings: SchedulerSettings) -> dict[str, str]:
@@ -66,35 +67,34 @@ def kept_apart(settings: SchedulerSettings, names: Sequence[str]) -> str:
 
 
 def outlook(settings: SchedulerSettings) -> Outlook:
-    """Try every load."""
+    """Ask for every load."""
     names = list(settings.models)
-    waiting = [_filled(_World(settings).copy(), [first, *names]) for first in names]
-    known: dict[frozenset[str], _World] = {}
+    worlds: list[_World] = []
+    known: set[frozenset[str]] = set()
     loads: list[Load] = []
-    while waiting and len(known) < STATES_MAX:
-        world = waiting.pop(0)
-        if frozenset(world.loaded) in known:
-            continue
-        known[frozenset(world.loaded)] = world
+
+    def found(world: _World) -> None:
+        world.fill(names)
+        if frozenset(world.loaded) not in known:
+            known.add(frozenset(world.loaded))
+            worlds.append(world)
+
+    empty = _World(settings)
+    for first in names:
+        if len(worlds) < STATES_MAX:
+            world = empty.copy()
+            world.load(first)
+            found(world)
+    for world in worlds:  # grows on the way
         for name in names:
             if name not in world.loaded:
-                after = world.copy()
-                loads.append(after.load(name))
-                waiting.append(_filled(after, names))
-    complete = all(frozenset(world.loaded) in known for world in waiting)
+                loads.append(world.asked(name))
+                if len(worlds) < STATES_MAX and not loads[-1].never:
+                    after = world.copy()
+                    after.load(name)
+                    found(after)
     loads.sort(key=lambda load: names.index(load.model))
-    return Outlook(tuple(loads), tuple(tuple(world.loaded) for world in known.values()), complete)
-
-
-def _filled(world: "_World", names: Sequence[str]) -> "_World":
-    """With all loaded that fit beside the others."""
-    for name in names:
-        if name not in world.loaded:
-            tried = world.copy()
-            load = tried.load(name)
-            if not load.evicts and not load.never:
-                world = tried
-    return world
+    return Outlook(tuple(loads), tuple(tuple(world.loaded) for world in worlds), len(worlds) < STATES_MAX)
 
 
 class _World:
@@ -112,6 +112,24 @@ class _World:
         other.state = restore(dump(self.state))
         other.state.settings = self.settings  # the same object, so that nothing made of it is made again
         return other
+
+    def asked(self, model: str) -> Load:
+        """What loading it would mean now."""
+        request = Request(rid=0, model=model, arrived_us=self.now_us)
+        needed = engines.plan(self.state, self.state.models[model], request)
+        assert needed.outcome != "wait", "nothing moves here, so nobody is to be waited for"
+        if needed.outcome != "never":
+            return Load(model, tuple(self.loaded), needed.victims)
+        kept = f"{', '.join(needed.in_the_way)} may not be evicted for it"
+        return Load(model, tuple(self.loaded), never=needed.reason or kept)
+
+    def fill(self, names: Sequence[str]) -> None:
+        """Load all that fit beside the others."""
+        for name in names:
+            if name not in self.loaded:
+                asked = self.asked(name)
+                if not asked.evicts and not asked.never:
+                    self.load(name)
 
     def load(self, model: str) -> Load:
         """Load it, and say what came of that."""

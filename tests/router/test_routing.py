@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from eventlog.settings import GroupSettings
+from eventlog.settings import GroupSettings, ModelSettings, SchedulerSettings
 from router import cli
 from router.config import Config
+from router.outlook import outlook
 from router.problems import Problem
 from tests.router.config_desk import Desk
 
@@ -331,6 +332,15 @@ def test_check_shows_the_same_as_json(page: Desk, capsys: pytest.CaptureFixture[
     plan = json.loads(capsys.readouterr().out)["plan"]
     assert (plan["engine"], plan["complete"]) == ("capacity", True)
     assert {"model": "d", "beside": ["a", "b", "c"], "evicts": ["b", "c"], "never": ""} in plan["loads"]
+
+
+def test_a_plan_of_very_many_states_is_cut_and_says_so() -> None:
+    """64 models on 8 GPUs can be loaded in millions of ways."""
+    models = {f"m{nth}": ModelSettings(gpus=(nth % 8,)) for nth in range(64)}
+    found = outlook(SchedulerSettings(models=models, gpus=8))
+    assert (len(found.states), found.complete) == (32, False)
+    assert all(len(state) == 8 for state in found.states)
+    assert all(len(load.evicts) == 1 for load in found.loads)
 
 
 def test_the_plan_under_the_cap_is_one_model_for_another(
