@@ -24,6 +24,7 @@ export class Past {
   #hueOf;
   #tilesAsked = new Latest();
   #figuresAsked = new Latest();
+  #drawn = "";
 
   /** `onRange(since_ms, until_ms)`: somebody drew a range with the mouse. */
   constructor({ plotly, hueOf, onRange }) {
@@ -61,6 +62,11 @@ export class Past {
   async figures(query) {
     const turn = this.#figuresAsked.begin();
     const parameters = new URLSearchParams(query);
+    // Of another range: what is drawn is not what was asked for, until it is drawn anew.
+    if (this.#drawn !== String(parameters)) {
+      for (const { node, place } of this.#charts.values()) if (place.children.length) setClass(node, "figure stale");
+    }
+    this.#drawn = String(parameters);
     await Promise.all(FIGURES.map((name) => this.#figure(name, parameters, turn)));
   }
 

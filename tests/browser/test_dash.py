@@ -41,7 +41,7 @@ def ready(page: Page) -> None:
 def settled(page: Page) -> None:
     """The figures are drawn as well."""
     ready(page)
-    expect(page.locator(".figure .loading")).to_have_count(0)
+    expect(page.locator(".figure .loading, .figure.stale")).to_have_count(0)
 
 
 # --- what is on it ------------------------------------------------------------------------------------------------
@@ -125,12 +125,13 @@ def test_a_range_is_chosen_by_button_by_date_or_by_drawing_over_a_figure(window:
         page.wait_for_url("**range=6h")
         expect(page.locator('[data-range="6h"]')).to_have_attribute("aria-pressed", "true")
         settled(page)
-        page.locator('[data-panel="queue"]').scroll_into_view_if_needed()
-        box = page.locator('[data-panel="queue"] .nsewdrag').first.bounding_box()
+        ground = page.locator('[data-panel="queue"] .nsewdrag').first
+        width = ground.evaluate("(node) => node.getBoundingClientRect().width")
+        ground.hover(position={"x": width * 0.2, "y": 20})
+        box = ground.bounding_box()
         assert box is not None
-        page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + 20)
         page.mouse.down()
-        page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 25, steps=5)
+        page.mouse.move(box["x"] + width * 0.5, box["y"] + 25, steps=5)
         page.mouse.up()
         page.wait_for_url("**since=*")
         given = dict(part.split("=") for part in page.url.partition("?")[2].split("&"))

@@ -99,6 +99,7 @@ export class Chart {
   #onRange;
   #onPoint;
   #bound = false;
+  #isHeld = false;
 
   constructor(node, url, { onRange, onPoint } = {}) {
     this.#node = node;
@@ -106,6 +107,9 @@ export class Chart {
     this.#onRange = onRange;
     this.#onPoint = onPoint;
     document.body.append(probe);
+    // What is under the pointer while a range is drawn stays; the figure is brought up to date after that.
+    node.addEventListener("pointerdown", () => (this.#isHeld = true), { capture: true });
+    for (const end of ["pointerup", "pointercancel"]) window.addEventListener(end, () => (this.#isHeld = false));
     document.addEventListener("theme", () => this.#figure && this.draw(this.#figure));
   }
 
@@ -113,7 +117,7 @@ export class Chart {
     this.#figure = figure;
     const library = await plotly(this.#url);
     // A later figure has overtaken this one while the library came.
-    if (this.#figure !== figure) return;
+    if (this.#figure !== figure || this.#isHeld) return;
     const told = dressed(structuredClone(figure));
     this.#node.style.minHeight = `${told.layout.height}px`;
     await library.react(this.#node, told.data, told.layout, CONFIG);
