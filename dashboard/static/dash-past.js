@@ -77,8 +77,7 @@ export class Past {
       if (turn.isOver()) return;
       place.hidden = !figure;
       if (figure) {
-        await chart.draw(figure);
-        state(node, "", "");
+        if (await chart.draw(figure)) state(node, "", "");
       } else {
         chart.clear();
         state(node, "empty", node.dataset.empty);

@@ -89,8 +89,9 @@ const TIMES = [
 const CONFIG = { displayModeBar: false, responsive: true, doubleClick: false, showTips: false };
 
 /**
- * A place for a figure. `draw(figure)` draws or redraws it in place; `onRange(since_ms, until_ms)` hears of a range
- * that was drawn with the mouse, `onPoint(point)` of a click.
+ * A place for a figure. `draw(figure)` draws or redraws it in place, and resolves to whether it did: one that a later
+ * figure has overtaken is left out. `onRange(since_ms, until_ms)` hears of a range that was drawn with the mouse,
+ * `onPoint(point)` of a click.
  */
 export class Chart {
   #node;
@@ -117,11 +118,12 @@ export class Chart {
     this.#figure = figure;
     const library = await plotly(this.#url);
     // A later figure has overtaken this one while the library came.
-    if (this.#figure !== figure || this.#isHeld) return;
+    if (this.#figure !== figure || this.#isHeld) return false;
     const told = dressed(structuredClone(figure));
     this.#node.style.minHeight = `${told.layout.height}px`;
     await library.react(this.#node, told.data, told.layout, CONFIG);
     if (!this.#bound) this.#bind();
+    return true;
   }
 
   clear() {
