@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 ARGS ?=
 
-.PHONY: help setup demo test check format bench clean
+.PHONY: help setup demo test check format bench lock clean
 
 help:
 	@echo 'make setup   create .venv with everything that development needs'
@@ -11,6 +11,7 @@ help:
 	@echo 'make test    the whole test suite (ARGS="-k swap" and the like go to pytest)'
 	@echo 'make check   lint, formatting, types, documents'
 	@echo 'make format  let ruff put the code in shape'
+	@echo 'make lock    write requirements-dev.lock: the versions that are installed now'
 	@echo 'make bench   every benchmark, against its bar (an hour, on a machine that does nothing else)'
 
 setup: $(VENV)/.ready
@@ -39,6 +40,9 @@ bench: setup
 	@missed=; for bench in scripts/bench-*; do \
 		echo "--- $$bench" >&2; $(VENV)/bin/python $$bench --check $(ARGS) || missed="$$missed $$bench"; done; \
 	if [ -n "$$missed" ]; then echo "below a bar:$$missed" >&2; exit 1; fi
+
+lock: setup
+	@$(VENV)/bin/python -m pip freeze --exclude-editable > requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
