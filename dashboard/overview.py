@@ -1,11 +1,15 @@
 """The page `/dash`. What it shows comes as JSON: from the router itself, and from `panels`."""
 
+import math
+import time
+
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from dashboard.assets import PLOTLY, assets
 from dashboard.history import History
 from dashboard.pages import page
+from projections.errors import QuestionFailed
 
 RANGES = (("15m", "15 min"), ("1h", "1 h"), ("6h", "6 h"), ("24h", "24 h"), ("7d", "7 d"), ("30d", "30 d"))
 TILES = (
@@ -36,6 +40,29 @@ SCRIPTS = tuple(
 """Asked for at once, and not one after the other as they import each other."""
 
 
+LONGEST_DEFAULT = "24h"
+"""What a router that has been there for long shows first."""
+_SECONDS = {"m": 60, "h": 3600, "d": 86_400}
+
+
+def default_range(age_s: float) -> str:
+    """The shortest range that shows all there is, so that a young router's first hour is no line at the right edge."""
+    for value, _ in RANGES:
+        if value == LONGEST_DEFAULT or age_s <= int(value[:-1]) * _SECONDS[value[-1]]:
+            return value
+    return LONGEST_DEFAULT
+
+
+async def _age_s(history: History) -> float:
+    """Since the first request; endless where that is not known soon: the page does not wait for it."""
+    try:
+        answer = await history.ask("SELECT min(arrived_us) FROM requests", time_limit_s=0.2)
+    except QuestionFailed:
+        return math.inf
+    first_us = answer.rows[0][0]
+    return 0.0 if first_us is None else time.time() - first_us / 1e6
+
+
 def routes(history: History) -> APIRouter:
     router = APIRouter()
 
@@ -48,6 +75,7 @@ def routes(history: History) -> APIRouter:
             plotly=PLOTLY,
             scripts=SCRIPTS,
             ranges=RANGES,
+            default_range=default_range(await _age_s(history)),
             tiles=TILES,
             outcomes=OUTCOMES,
         )

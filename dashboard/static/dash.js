@@ -11,7 +11,7 @@ import { Past } from "./dash-past.js";
 import { Requests } from "./dash-requests.js";
 
 const $ = (id) => document.getElementById(id);
-const DEFAULT_RANGE = "24h";
+const DEFAULT_RANGE = $("ranges").dataset.default;
 const SECONDS = { m: 60, h: 3600, d: 86400 };
 
 // --- what is asked for ------------------------------------------------------------------------------------------------

@@ -196,7 +196,7 @@ def test_a_lost_connection_is_said_and_found_again(window: Window, router: Route
 
 def test_a_hidden_page_asks_for_nothing(window: Window) -> None:
     with window.open(RANGE) as page:
-        ready(page)
+        settled(page)
         hide = """(hidden) => {
             Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
             document.dispatchEvent(new Event("visibilitychange"));
@@ -300,7 +300,7 @@ def test_the_theme_is_switched_kept_and_followed_by_the_figures(window: Window) 
         page.click("#theme")
         page.click("#theme")
         expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-        assert page.evaluate(ground) != light
+        page.wait_for_function(f"{ground} !== '{light}'")
         page.wait_for_function(f"{ink} !== '{light_ink}'")
         dark = page.evaluate(ground)
         page.reload()

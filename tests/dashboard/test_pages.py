@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
 from dashboard.assets import PLOTLY, assets
+from dashboard.overview import default_range
 from dashboard.pages import page, time
 from tests.dashboard.rig import dashboard_on, fetch
 from tests.projections.logs import unruly_log
@@ -28,7 +29,9 @@ def test_links_lead_from_any_depth_to_the_root_by_a_relative_way(app: FastAPI) -
 
     @extra.get("/dash/things/{thing:path}/parts")
     async def show(request: Request, thing: str) -> HTMLResponse:
-        return page(request, "dash.html", plotly=PLOTLY, scripts=(), ranges=(), tiles=(), outcomes=())
+        return page(
+            request, "dash.html", plotly=PLOTLY, scripts=(), ranges=(), default_range="24h", tiles=(), outcomes=()
+        )
 
     for served, path, root in (
         (app, "/dash", "./"),
@@ -59,7 +62,14 @@ def test_html_in_data_is_shown_and_not_run() -> None:
     @extra.get("/dash")
     async def show(request: Request) -> HTMLResponse:
         return page(
-            request, "dash.html", plotly='"><script>alert(1)</script>', scripts=(), ranges=(), tiles=(), outcomes=()
+            request,
+            "dash.html",
+            plotly='"><script>alert(1)</script>',
+            scripts=(),
+            ranges=(),
+            default_range="24h",
+            tiles=(),
+            outcomes=(),
         )
 
     html = fetch(extra, "/dash").text
@@ -108,3 +118,14 @@ def test_a_moment_is_in_utc_until_a_script_makes_local_time_of_it() -> None:
     assert time(None) == "–"
     shown = time(1_500_000)
     assert shown == '<time datetime="1970-01-01T00:00:01.500Z" data-us="1500000">1970-01-01 00:00:01 UTC</time>'
+
+
+def test_a_young_router_shows_its_first_minutes_and_an_old_one_its_day() -> None:
+    assert [default_range(age_s) for age_s in (0, 60, 1_000, 20_000, 30_000, 9e9)] == [
+        "15m",
+        "15m",
+        "1h",
+        "6h",
+        "24h",
+        "24h",
+    ]
