@@ -36,11 +36,17 @@ def preload(services: Services) -> None:
 
 
 def load_after_reload(services: Services, before: Config) -> None:
-    """The same for what a reload brought. What was loaded before comes back by its next request."""
-    state = services.loop.state
-    fresh = [model for name, model in services.config.models.items() if model != before.models.get(name)]
-    gone = [model for model in fresh if model.name not in state.models or state.models[model.name].phase == "absent"]
-    wanted = [model for model in gone if model.load_on_startup]
+    """The same for what came new with a reload, or newly is to be loaded at the start.
+
+    Other changes of a model load nothing: what was loaded before comes back by its next request.
+    """
+    known = services.loop.state.models
+    already = {name for name, model in before.models.items() if model.load_on_startup}
+    wanted = [
+        model
+        for name, model in services.config.models.items()
+        if model.load_on_startup and name not in already and (name not in known or known[name].phase == "absent")
+    ]
     _wish_for(services, wanted, "reload")
 
 

@@ -226,3 +226,20 @@ def test_a_new_model_that_is_to_be_loaded_at_the_start_is_loaded(tmp_path: Path)
             if {row["name"]: row["phase"] for row in router.status()["models"]} == {"A": "ready", "B": "ready"}:
                 break
         assert len(router.events("ReplicaSpawned")) == 2
+
+
+def test_a_change_of_another_setting_of_such_a_model_does_not_load_it(tmp_path: Path) -> None:
+    """Its place was given to another model, which stays; the option itself, newly given, is a wish."""
+    models = [Model("A", preset={"load-on-startup": "true"}), Model("B"), Model("C", gpus=(1,))]
+    with RouterProcess(tmp_path, models, MAX_MODELS_PER_GPU=1) as router:
+        router.wait_event("ReplicaReady")
+        assert router.asks("B") == 200
+        models[0].entry["ttl"] = 900
+        models[2].preset["load-on-startup"] = "true"
+        router.configure()
+        assert sorted(router.call("POST", "/router/reload").json()["changed"]) == ["A", "C"]
+        router.wait_event("LoadWished", lambda wish: wish["model"] == "C")
+        assert router.asks("C") == 200
+        wishes = [(wish["model"], wish["by"]) for wish in router.events("LoadWished")]
+        assert wishes == [("A", "preload"), ("C", "reload")]
+        assert router.status()["models"][1]["phase"] == "ready"
