@@ -48,6 +48,8 @@ class ModelCosts(msgspec.Struct, frozen=True, kw_only=True):
     """A token of a saved prompt cache; the default is that of a model of some 8 billion parameters."""
     save_token_us: float = 40.0
     restore_token_us: float = 20.0
+    basis: dict[str, str] = {}
+    """Of loads, stops, prefill and decode: what a figure rests on where it is not this model's own measured one."""
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +100,12 @@ KEYS = {
     "restore_us_per_token": "microseconds to restore one",
 }
 """What can be said on the command line."""
+_PART_OF_KEY = {
+    "load_s": "loads",
+    "stop_s": "stops",
+    "prefill_ms_per_token": "prefill",
+    "decode_ms_per_token": "decode",
+}
 
 
 def _changed(costs: ModelCosts, values: dict[str, float]) -> ModelCosts:
@@ -124,7 +132,8 @@ def _changed(costs: ModelCosts, values: dict[str, float]) -> ModelCosts:
             fields = {"restore_token_us": value}
         else:
             fields = {"host_cache_tokens": round(value)}
-        costs = replace(costs, **fields)
+        basis = {part: text for part, text in costs.basis.items() if part != _PART_OF_KEY.get(key)}
+        costs = replace(costs, **fields, basis=basis)
     return costs
 
 
@@ -137,11 +146,14 @@ def told(costs: Costs, models: list[str]) -> list[str]:
 
 
 def _line(costs: ModelCosts) -> str:
-    return (
-        f"{costs.slots} slots, loads in {_mean_s(costs.loads_us):.2f} s, stops in {_mean_s(costs.stops_us):.2f} s, "
-        f"prompt {_ms(costs.prefill.token_us)} ms/token, answer {_ms(costs.decode.token_us)} ms/token"
-        f" (+{100 * costs.decode.same:.0f} % per neighbour)"
-    )
+    parts = {
+        "loads": f"loads in {_mean_s(costs.loads_us):.2f} s",
+        "stops": f"stops in {_mean_s(costs.stops_us):.2f} s",
+        "prefill": f"prompt {_ms(costs.prefill.token_us)} ms/token",
+        "decode": f"answer {_ms(costs.decode.token_us)} ms/token (+{100 * costs.decode.same:.0f} % per neighbour)",
+    }
+    said = [f"{text} ({costs.basis[part]})" if part in costs.basis else text for part, text in parts.items()]
+    return ", ".join([f"{costs.slots} slots", *said])
 
 
 def _ms(us: float) -> str:

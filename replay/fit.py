@@ -7,21 +7,27 @@ are linear once the other is known, so they are solved for in turn. No coefficie
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from replay.costs import Costs, ModelCosts, Phase
 from replay.recorded import Durations, Service
+from replay.text import count
 
 SAMPLES_MIN = 8
-"""Models with fewer requests are measured together with all others."""
+"""Models with fewer requests are not fitted on their own."""
+RATIO_TOKENS_MIN = 64
+"""With too few requests for a fit, so many tokens still tell how long one takes, by plain division."""
 ROUNDS = 12
 SPREAD_MAX = 200
 _NEIGHBOURS = tuple[float, float, float]
+_PHASES = ("prefill", "decode")
 
 
 def fit(durations: Durations, source: str) -> Costs:
     """What every model of a recording cost; the default is that of all of them together."""
     services = [service for service in durations.services if service.ended_us > service.begun_us]
     neighbours = _neighbours(services)
-    together = _fit_model(services, neighbours, durations, "", ModelCosts())
+    together = _fit_model(services, neighbours, durations, "", ModelCosts(basis=dict.fromkeys(_PHASES, "assumed")))
     models = {}
     for model in sorted({*durations.loads_us, *(service.model for service in services)}):
         models[model] = _fit_model(services, neighbours, durations, model, together)
@@ -47,18 +53,53 @@ def _fit_model(
             answers.append((service.ended_us - service.first_us, service.made_tokens - 1, in_answer))
     every_load = [load_us for loads_us in durations.loads_us.values() for load_us in loads_us]
     every_stop = [stop_us for stops_us in durations.stops_us.values() for stop_us in stops_us]
+    loads_us = tuple(durations.loads_us.get(model, [] if model else every_load))
+    stops_us = tuple(durations.stops_us.get(model, [] if model else every_stop))
+    prefill, prefill_basis = _phase(prompts, fallback.prefill, fallback.basis.get("prefill", ""), has_fixed=True)
+    decode, decode_basis = _phase(answers, fallback.decode, fallback.basis.get("decode", ""), has_fixed=False)
+    basis = {
+        "loads": "" if loads_us else _ASSUMED_NONE if not every_load else "as the other models",
+        "stops": "" if stops_us else _ASSUMED_NONE if not every_stop else "as the other models",
+        "prefill": prefill_basis,
+        "decode": decode_basis,
+    }
     return ModelCosts(
         slots=durations.slots.get(model, max(durations.slots.values(), default=fallback.slots)),
-        loads_us=tuple(durations.loads_us.get(model, [] if model else every_load)) or fallback.loads_us,
-        stops_us=tuple(durations.stops_us.get(model, [] if model else every_stop)) or fallback.stops_us,
-        prefill=_fit_phase(prompts, has_fixed=True) or fallback.prefill,
-        decode=_fit_phase(answers, has_fixed=False) or fallback.decode,
+        loads_us=loads_us or fallback.loads_us,
+        stops_us=stops_us or fallback.stops_us,
+        prefill=prefill,
+        decode=decode,
         metadata_us=_median(durations.metadata_us) or fallback.metadata_us,
         release_us=_median(durations.releases_us) or fallback.release_us,
         token_bytes=round(_per_token(durations.saves, model, 1)) or fallback.token_bytes,
         save_token_us=_per_token(durations.saves, model, 2) or fallback.save_token_us,
         restore_token_us=_per_token(durations.restores, model, 2) or fallback.restore_token_us,
+        basis={part: text for part, text in basis.items() if text},
     )
+
+
+_ASSUMED_NONE = "assumed: none in the log"
+
+
+def _phase(
+    samples: Sequence[tuple[float, float, _NEIGHBOURS]], fallback: Phase, fallback_basis: str, *, has_fixed: bool
+) -> tuple[Phase, str]:
+    """Fitted, else by time over tokens, else the fallback; and what it rests on, empty where it was fitted."""
+    fitted = _fit_phase(samples, has_fixed=has_fixed)
+    if fitted is not None:
+        return fitted, ""
+    few = f"too few requests ({len(samples)} of {SAMPLES_MIN})"
+    made = sum(tokens for _, tokens, _ in samples)
+    if made >= RATIO_TOKENS_MIN:
+        # What neighbours cost cannot be told from so few; it is taken out as the fallback has it.
+        shares = (fallback.same, fallback.other, fallback.elsewhere)
+        alone_us = sum(
+            took_us / (1.0 + sum(share * count for share, count in zip(shares, near, strict=True)))
+            for took_us, _, near in samples
+        )
+        ratio = msgspec.structs.replace(fallback, fixed_us=0.0, token_us=alone_us / made, spread=())
+        return ratio, f"time per token of {count(len(samples), 'request')}"
+    return fallback, f"assumed: {few}" if fallback_basis.startswith("assumed") else f"as all models: {few}"
 
 
 def _per_token(moves: Mapping[str, Sequence[tuple[int, int, int]]], model: str, part: int) -> float:

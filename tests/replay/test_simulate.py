@@ -12,9 +12,9 @@ import pytest
 
 from eventlog import events as e
 from replay.alternatives import changed, config_lines, differences
-from replay.costs import Costs, ModelCosts, Phase, with_costs
+from replay.costs import Costs, ModelCosts, Phase, told, with_costs
 from replay.fit import fit, solve_nonnegative
-from replay.recorded import Span, read_recording
+from replay.recorded import Durations, Service, Span, read_recording
 from replay.simulate import Simulated, load_source, run_once, simulate
 from replay.verify import verify
 from replay.workload import Call, WorkloadError
@@ -356,3 +356,43 @@ def test_progress_is_told_to_a_program_line_by_line(
     assert all(0 <= each["done"] <= each["total"] for each in told)
     assert len({each["stage"] for each in told}) >= 2
     assert json.loads(out)["recorded"]["requests"] == 240
+
+
+def served(requests: int, token_us: int, tokens: int = 50) -> Durations:
+    """So many generations of model a, one after another, and nothing else."""
+    services = [
+        Service(
+            model="a",
+            replica="a#1",
+            begun_us=begun_us,
+            first_us=begun_us + 100_000,
+            ended_us=begun_us + 100_000 + token_us * tokens,
+            read_tokens=10,
+            made_tokens=tokens + 1,
+        )
+        for begun_us in range(0, requests * 10_000_000, 10_000_000)
+    ]
+    return Durations(loads_us={"a": [3_000_000]}, services=services)
+
+
+def test_what_a_short_log_could_not_tell_is_said_to_be_assumed() -> None:
+    """Four requests are too few for a fit. Their answers still tell the time per token, their short prompts do not."""
+    costs = fit(served(4, token_us=30_000), "measured in the log")
+    assert told(costs, ["a"]) == [
+        "a: 4 slots, loads in 3.00 s, stops in 0.50 s (assumed: none in the log), "
+        "prompt 0.5 ms/token (assumed: too few requests (4 of 8)), "
+        "answer 30 ms/token (+10 % per neighbour) (time per token of 4 requests)"
+    ]
+
+
+def test_a_model_without_requests_of_its_own_goes_by_the_others_and_says_so() -> None:
+    costs = fit(msgspec.structs.replace(served(9, token_us=30_000), loads_us={"b": [2_000_000]}), "measured in the log")
+    (line,) = told(costs, ["b"])
+    assert "loads in 2.00 s," in line
+    assert "answer 30 ms/token (+0 % per neighbour) (as all models: too few requests (0 of 8))" in line
+    assert "assumed" not in told(costs, ["a"])[0].split("prompt")[1]
+
+
+def test_a_cost_that_was_said_is_no_longer_called_assumed() -> None:
+    costs = with_costs(fit(served(4, token_us=30_000), "measured in the log"), {"prefill_ms_per_token": 2.0}, [])
+    assert "prompt 2 ms/token, answer" in told(costs, ["a"])[0]
