@@ -186,8 +186,14 @@ def _profile(args: argparse.Namespace) -> int:
 
 def _reload(args: argparse.Namespace) -> int:
     told = _ask(args, "POST", "/router/reload")
-    words = [f"{what}: {', '.join(told[what])}" for what in ("added", "removed", "changed") if told[what]]
-    print(f"the configuration is in force ({'; '.join(words) or 'no model changed'})")
+    kinds = (
+        ("changed", "settings"),
+        ("models added", "added"),
+        ("models removed", "removed"),
+        ("models changed", "changed"),
+    )
+    words = [f"{words}: {', '.join(told[kind])}" for words, kind in kinds if told[kind]]
+    print(f"the configuration is in force ({'; '.join(words) or 'nothing changed'})")
     for name in told["needs_restart"]:
         print(f"a new {name} takes effect when the router is started again")
     for warning in told["warnings"]:

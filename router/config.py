@@ -33,7 +33,7 @@ from router.presets import Section, canonical_name, read_ini
 from router.problems import ConfigErrors, Findings, Problem, nearest
 from router.routing import Routing, check_placement, read_routing
 from router.selection import Profile, Selector, check_together, read_profiles, read_selectors
-from router.settings import TOP_KEYS, BadValue, Values, complete, read_outside
+from router.settings import NEVER_IN_ARGV, TOP_KEYS, BadValue, Values, complete, read_outside
 from router.strict_json import read_json
 
 __all__ = [
@@ -53,6 +53,8 @@ __all__ = [
 ]
 
 TOP_OBJECTS = ("LLM", "ROUTER", "routing", "promptCache", "presetGlobals", "keys", "profiles", "selectors")
+WHOLE_OBJECTS = ("routing", "promptCache", "profiles", "selectors")
+"""Those of which a reload says only that they changed; the others are models, settings and secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,10 @@ class Config:
     notes: tuple[str, ...] = ()
     """For the log, at the start and at each reload."""
     warnings: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The settings by name, secrets left out: for telling what a reload changed."""
+    objects: Mapping[str, Any] = field(default_factory=dict)
+    """`WHOLE_OBJECTS` as they were written, for the same."""
 
     @property
     def keep_directory(self) -> Path:
@@ -345,6 +351,8 @@ def load(
         priority_header=routing.priority_header,
         notes=routing.notes,
         warnings=tuple(dict.fromkeys(findings.warnings)),
+        settings={name: value for name, value in values.by_name.items() if name not in NEVER_IN_ARGV},
+        objects={name: top.get(name) for name in WHOLE_OBJECTS},
     )
     return config.with_fingerprints(fingerprint_key) if fingerprint_key else config
 

@@ -6,12 +6,13 @@ Asked for by SIGHUP, by POST /router/reload, and where WATCH_CONFIG says so by a
 """
 
 import asyncio
+import json
 import logging
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from eventlog.events import LogLine, Observation
 from router.config import Config, ConfigErrors, Problem
@@ -50,6 +51,8 @@ class Outcome:
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     """Models of which anything is configured otherwise than before."""
+    settings: tuple[str, ...] = ()
+    """What else changed: `QUEUE_HEAD_GRACE 5 -> 6` of a setting, `routing` of an object; no secret's value."""
     needs_restart: tuple[str, ...] = ()
     """Settings that changed and are taken at the start only."""
 
@@ -154,6 +157,7 @@ class Reloader:
             added=_only_in(after, before),
             removed=_only_in(before, after),
             changed=tuple(name for name, model in after.items() if name in before and model != before[name]),
+            settings=_settings_changed(self._current, config),
             needs_restart=tuple(
                 name for name in NEEDS_RESTART if getattr(config, name) != getattr(self._current, name)
             ),
@@ -161,6 +165,19 @@ class Reloader:
 
     def _signature(self) -> Signature:
         return tuple(map(_look, (self._current.config_path, self._current.presets_path)))
+
+
+def _settings_changed(before: Config, after: Config) -> tuple[str, ...]:
+    names = (name for name, value in after.settings.items() if value != before.settings.get(name))
+    settings = [f"{name} {_shown(before.settings.get(name))} -> {_shown(after.settings[name])}" for name in names]
+    objects = [name for name, value in after.objects.items() if value != before.objects.get(name)]
+    return (*settings, *objects, *(["keys"] if after.keys != before.keys else []))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
 
 
 def _only_in(names: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:

@@ -66,6 +66,7 @@ def config_row(outcome: Outcome) -> dict[str, Any]:
         "added": list(outcome.added),
         "removed": list(outcome.removed),
         "changed": list(outcome.changed),
+        "settings": list(outcome.settings),
         "needs_restart": list(outcome.needs_restart),
     }
 

@@ -11,7 +11,7 @@ import pytest
 
 from replay.verify import verify
 from router.cli import main
-from router.config import Config
+from router.config import Config, key_digest
 from router.reload import Reloader, Signature
 from tests.router.config_desk import Desk
 from tests.router.replica_world import RecordingLoop
@@ -100,11 +100,14 @@ def test_a_reload_by_http_says_what_changed_and_its_log_verifies_across_it(tmp_p
         router.settings["EVENT_LOG_KEEP_DAYS"] = 3
         router.configure()
         answer = router.call("POST", "/router/reload").json()
-        assert {key: answer[key] for key in ("outcome", "added", "removed", "changed", "needs_restart")} == {
+        assert {
+            key: answer[key] for key in ("outcome", "added", "removed", "changed", "settings", "needs_restart")
+        } == {
             "outcome": "done",
             "added": ["D"],
             "removed": ["C"],
             "changed": ["B"],
+            "settings": ["EVENT_LOG_KEEP_DAYS 0 -> 3"],
             "needs_restart": ["log"],
         }
         assert router.status()["config"]["added"] == ["D"]
@@ -144,9 +147,31 @@ def test_a_reload_with_a_mistake_is_refused_with_the_reason_everywhere(
         assert router.asks("A") == 200
         router.configure()
         assert main(["reload", "--url", router.base_url]) == 0
-        assert capsys.readouterr().out == "the configuration is in force (no model changed)\n"
+        assert capsys.readouterr().out == "the configuration is in force (nothing changed)\n"
         assert router.status()["config"]["problems"] == []
         assert len(router.events("ReplicaSpawned")) == 1
+
+
+def test_a_reload_names_each_setting_that_changed_and_no_secret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A setting with both values, an object of config.json and the keys by name, on the command line and in /status."""
+    secret = "a-secret-of-some-length"
+    with RouterProcess(tmp_path, [Model("A")], QUEUE_HEAD_GRACE=5) as router:
+        router.settings["QUEUE_HEAD_GRACE"] = 6
+        router.models[0].entry["ttl"] = 60
+        router.top |= {
+            "routing": {"scheduler": {"settings": {"fifo": {"priority": {"A": 3}}}}},
+            "keys": {"ann": {"key": secret, "admin": True}},
+        }
+        router.configure()
+        assert main(["reload", "--url", router.base_url]) == 0
+        told = "changed: QUEUE_HEAD_GRACE 5 -> 6, routing, keys"
+        assert f"({told}; models changed: A)" in capsys.readouterr().out
+        status = router.call("GET", "/status", authorization=f"Bearer {secret}").json()
+        assert status["config"]["settings"] == ["QUEUE_HEAD_GRACE 5 -> 6", "routing", "keys"]
+        assert secret not in json.dumps(status)
+        assert key_digest(secret) not in json.dumps(status)
 
 
 def test_two_saves_in_a_row_are_one_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
