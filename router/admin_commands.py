@@ -138,7 +138,7 @@ def _ask(args: argparse.Namespace, method: str, path: str, body: Any = None) -> 
 def _status(args: argparse.Namespace) -> int:
     while True:
         status = _ask(args, "GET", "/status")
-        text = json.dumps(status, indent=2) if args.json else render_status(status)
+        text = json.dumps(status, indent=2) if args.json else render_status(status, args.url)
         if not args.watch:
             print(text)
             return 0

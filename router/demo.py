@@ -3,25 +3,32 @@
 Real weights (SmolLM2, 135 million parameters) under three names, on two GPUs that are only declared: a machine without
 a GPU runs it as well, since a mask that names nothing hurts nobody. A burst of requests forces swaps; the table
 afterwards is read from the event log, not from the clients.
+
+It keeps to itself: all that its router writes is in a folder of its own, which goes with it, and so does the router,
+however the demo ends.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventlog import events as e
 from eventlog.reader import read
+from router.admin_commands import URL_VARIABLE
 from router.places import socket_fits
-from router.ports import PortTaken, listen
+from router.ports import PortTaken, holder, listen
+from router.settings import ENV_PREFIX, SETTINGS
 from router.text_table import aligned
 from router.weights import WeightsUnavailable, demo_weights
 
@@ -42,6 +49,11 @@ START_S = 60.0
 TOLD_S = 5.0
 STOP_S = 40.0
 DEFAULT_PORT = 11434
+FOLDER_PREFIX = "llama-router-demo-"
+ENDED_BY = (signal.SIGTERM, signal.SIGHUP)
+"""As Ctrl-C does, which asyncio sees to."""
+_MORTAL = str(Path(__file__).with_name("exec_child.py"))
+_SETTING_VARIABLES = frozenset(setting.legacy_env for setting in SETTINGS if setting.legacy_env)
 
 
 def add_demo_command(verbs: Any) -> None:
@@ -66,11 +78,22 @@ def _run(args: argparse.Namespace) -> int:
     except WeightsUnavailable as error:
         print(f"llama-router: {error}", file=sys.stderr)
         return 1
-    home = Path(tempfile.mkdtemp(prefix="llama-router-demo-"))
+    home = _folder()
     try:
         return asyncio.run(_demo(args, weights, home))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _folder() -> Path:
+    """A folder for all that the demo writes, sockets included, so its path has to be short."""
+    home = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+    if socket_fits(home / "run"):
+        return home
+    home.rmdir()
+    return Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir="/tmp"))
 
 
 def _progress(done: int, total: int) -> None:
@@ -82,39 +105,72 @@ def _progress(done: int, total: int) -> None:
 
 async def _demo(args: argparse.Namespace, weights: Path, home: Path) -> int:
     port = args.port or _free_port()
-    environ = _configure(home, weights, port)
+    ours = _configure(home, weights, port)
+    _end_at_signals()
+    serve = (sys.executable, "-m", "router.cli", "serve")
     router = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "router.cli", "serve", env=environ, stdin=asyncio.subprocess.DEVNULL
+        *(sys.executable, "-I", "-S", _MORTAL, str(os.getpid()), *serve),
+        env={**_without_settings(os.environ), **ours},
+        stdin=asyncio.subprocess.DEVNULL,
     )
     url = f"http://127.0.0.1:{port}"
     try:
         if not await _is_up(url, router):
             print("llama-router: the router did not start; its messages are above", file=sys.stderr)
             return 1
-        print(f"serving at {url}/v1 ({', '.join(MODELS)}); sending {args.requests} requests at once ...", flush=True)
+        print(f"serving at {url}/v1 ({', '.join(MODELS)}); watch it at {url}/dash", flush=True)
+        print(f"sending {args.requests} requests at once ...", flush=True)
         answered = await _burst(url, args.requests)
         print(_table(await _told(home / "events")), flush=True)
         complete = answered == args.requests
         print(f"{answered} of {args.requests} requests were answered in full", flush=True)
         if not args.once:
-            print(f"still serving; look at {url}/dash, or try:\n  {_example(url)}\nCtrl-C ends it", flush=True)
+            print(f"still serving; look at {url}/dash, or try:\n  {_example(url)}\n{_export(url, ours)}", flush=True)
+            print("Ctrl-C ends it and removes what it wrote", flush=True)
             await router.wait()
         return 0 if complete else 1
     finally:
         await _end(router)
 
 
+def _end_at_signals() -> None:
+    """The first one cancels the demo, whose end is then its own; more of them do not break that off."""
+    loop, demo = asyncio.get_running_loop(), asyncio.current_task()
+    assert demo is not None
+    over = False
+
+    def end() -> None:
+        nonlocal over
+        if not over:
+            over = True
+            demo.cancel()
+
+    for number in ENDED_BY:
+        loop.add_signal_handler(number, end)
+
+
 def _free_port() -> int:
-    for port in (DEFAULT_PORT, 0):
-        try:
-            with listen("127.0.0.1", port) as sock:
-                return int(sock.getsockname()[1])
-        except PortTaken as taken:
-            print(f"{taken}; taking a free one", file=sys.stderr)
-    raise AssertionError("port 0 is never taken")
+    try:
+        with listen("127.0.0.1", DEFAULT_PORT):
+            return DEFAULT_PORT
+    except PortTaken:
+        with listen("127.0.0.1", 0) as sock:
+            port = int(sock.getsockname()[1])
+        print(f"port {DEFAULT_PORT} is taken by {holder(DEFAULT_PORT)}; using {port}", file=sys.stderr)
+        return port
+
+
+def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what the user has set for a router or a llama-server of their own."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(("LLAMA_", "ROUTER_")) and name not in _SETTING_VARIABLES
+    }
 
 
 def _configure(home: Path, weights: Path, port: int) -> dict[str, str]:
+    """Write the configuration; the variables that lead a router to it, and all that it writes into this folder."""
     # llama.cpp's threads spin while they wait: two models that share the cores must not use them all each.
     threads = max(1, (os.cpu_count() or 2) // 2)
     shared = f"[*]\nctx-size = 4096\nparallel = 2\nthreads = {threads}\n"
@@ -123,15 +179,15 @@ def _configure(home: Path, weights: Path, port: int) -> dict[str, str]:
     models = {name: {"gpus": gpus} for name, gpus in MODELS.items()}
     config = {"API-port": port, "LLM": models, "ROUTER": {"NUM_GPUS": 2, "QUEUE_HEAD_GRACE": 0}}
     (home / "config.json").write_text(json.dumps(config, indent=2))
-    run = home / "run"
-    return {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("LLAMA_", "RUN_DIR"))},
-        **({"RUN_DIR": str(run)} if socket_fits(run) else {}),
-        "ROUTER_CONFIG_PATH": str(home / "config.json"),
-        "LLAMA_PRESETS_PATH": str(home / "presets.ini"),
-        "ROUTER_HOST": "127.0.0.1",
-        "EVENT_LOG_DIR": str(home / "events"),
+    paths = {
+        "CONFIG_PATH": home / "config.json",
+        "PRESETS_PATH": home / "presets.ini",
+        "STATE_DIR": home,
+        "EVENT_LOG_DIR": home / "events",
+        "HISTORY_DB_PATH": home / "history.duckdb",
+        "RUN_DIR": home / "run",
     }
+    return {f"{ENV_PREFIX}HOST": "127.0.0.1", **{f"{ENV_PREFIX}{name}": str(path) for name, path in paths.items()}}
 
 
 async def _is_up(url: str, router: asyncio.subprocess.Process) -> bool:
@@ -249,6 +305,14 @@ def _table(rows: list[_Row]) -> str:
 def _example(url: str) -> str:
     body = json.dumps({"model": next(iter(MODELS)), "messages": [{"role": "user", "content": "Hello!"}]})
     return f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
+
+
+def _export(url: str, ours: Mapping[str, str]) -> str:
+    """What the other commands need to find this router and its log, to be pasted into a shell."""
+    needed = [f"{ENV_PREFIX}{name}" for name in ("EVENT_LOG_DIR", "HISTORY_DB_PATH", "RUN_DIR")]
+    values = {URL_VARIABLE: url, **{name: ours[name] for name in needed}}
+    assigned = " ".join(f"{name}={shlex.quote(value)}" for name, value in values.items())
+    return f"for `llama-router status`, `load`, `log`, `sql` and the others, in another shell:\n  export {assigned}"
 
 
 async def _end(router: asyncio.subprocess.Process) -> None:

@@ -1,6 +1,7 @@
 """The last step before a llama-server runs: become mortal with the router, then become llama-server.
 
-Run as a script (`python -I -S exec_child.py PARENT_PID COMMAND...`), never imported. Its counterpart is `spawn.py`.
+Run as a script (`python -I -S exec_child.py PARENT_PID COMMAND...`), never imported. Its counterpart is `spawn.py`;
+`demo.py` starts its router in the same way.
 The parent-death signal has to be set by the child itself; doing it in the router between fork and exec would stall the
 event loop for tens of milliseconds per spawn. SIGKILL, because nobody is left to say it twice.
 """

@@ -62,7 +62,7 @@ def test_status_shows_who_runs_and_who_waits_for_what(
             break
     text = told(capsys, router, "status")
     blocks = {block.split()[0]: [line.split() for line in block.splitlines()] for block in text.split("\n\n")}
-    assert blocks["llama-router"][0][2] == "active,"
+    assert blocks["llama-router"][0][2:5] == ["active", "at", f"{router.base_url},"]
     assert blocks["GPU"][1][:3] == ["0", "swapping", "alpha"]
     assert [row[:2] for row in blocks["MODEL"][1:3]] == [["alpha", "draining"], ["beta", "loading"]]
     assert blocks["SWAP"][1][1:4] == ["beta", "alpha", "draining"]

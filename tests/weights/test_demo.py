@@ -2,32 +2,47 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from router import demo
+from router import demo, proc
+from tests.standin.ledger import polls
 from tests.weights.conftest import Weights
 
 pytestmark = [pytest.mark.weights, pytest.mark.slow]
 
 
-def run_demo(*more: str, folder: Path, weights: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    """`demo --once`; with other weights than its own where they are given."""
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """With a path that is short enough for the sockets in it."""
+    with tempfile.TemporaryDirectory(prefix="lr-") as folder:
+        yield Path(folder)
+
+
+def demo_command(*more: str, weights: Path | None = None) -> list[str]:
+    """`demo`; with other weights than its own where they are given."""
     start = "import sys; from router import cli, demo\n"
     if weights is not None:
         start += f"from pathlib import Path; demo.demo_weights = lambda progress: Path({str(weights)!r})\n"
-    command = [sys.executable, "-c", f"{start}sys.exit(cli.main())", "demo", "--once", *more]
+    return [sys.executable, "-c", f"{start}sys.exit(cli.main())", "demo", *more]
+
+
+def run_demo(*more: str, folder: Path, weights: Path | None = None) -> "subprocess.CompletedProcess[str]":
     env = {**os.environ, "TMPDIR": str(folder)}
+    command = demo_command("--once", *more, weights=weights)
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=110, check=False)
 
 
-def test_the_demo_swaps_models_and_tells_from_the_log_what_happened(tmp_path: Path) -> None:
+def test_the_demo_swaps_models_and_tells_from_the_log_what_happened(folder: Path) -> None:
     """Six requests for three models on two GPUs: all answered in full, a row for each, at least three loads."""
-    done = run_demo("-n", "6", folder=tmp_path)
+    done = run_demo("-n", "6", folder=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split() for line in done.stdout.splitlines() if re.match(r"\d+ +smol-", line)]
     assert len(rows) == 6
@@ -38,7 +53,7 @@ def test_the_demo_swaps_models_and_tells_from_the_log_what_happened(tmp_path: Pa
     assert loads is not None
     assert int(loads.group(1)) >= 3
     assert "6 of 6 requests were answered in full" in done.stdout
-    assert list(tmp_path.glob("llama-router-demo-*")) == [], "it leaves nothing behind"
+    assert list(folder.glob("llama-router-demo-*")) == [], "it leaves nothing behind"
 
 
 def test_the_demo_fails_when_a_request_is_not_answered(tmp_path: Path, weights: Weights) -> None:
@@ -62,4 +77,66 @@ def test_a_taken_port_is_named_and_a_free_one_is_used(
     said = capsys.readouterr().err
     assert str(port) in said
     assert str(os.getpid()) in said
-    assert "taking a free one" in said
+    assert said.strip().endswith(f"using {free}")
+    assert "stop it" not in said, "nobody is to do what is done already"
+
+
+def offspring(pid: int) -> set[int]:
+    """Every process that came from this one."""
+    found: set[int] = set()
+    for process in proc.every():
+        if process.parent == pid:
+            found |= {process.pid, *offspring(process.pid)}
+    return found
+
+
+def lives(pid: int) -> bool:
+    found = proc.stat(pid)
+    return found is not None and found.alive
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_the_demo_takes_its_router_with_it_and_leaves_the_users_own_files_alone(
+    number: signal.Signals, folder: Path, weights: Weights
+) -> None:
+    """A user who has a router already, whose settings and files it must not touch; then a terminal that goes away."""
+    own = folder / "own"
+    own.mkdir()
+    theirs = {
+        "HISTORY_DB_PATH": str(own / "history.duckdb"),
+        "EVENT_LOG_DIR": str(own / "events"),
+        "LLAMA_ROUTER_EVENT_LOG_DIR": str(own / "more"),
+        "ROUTER_CONFIG_PATH": str(own / "config.json"),
+        "XDG_STATE_HOME": str(own / "state"),
+        "XDG_RUNTIME_DIR": str(own),
+        "TMPDIR": str(folder),
+    }
+    command = demo_command("-n", "1", weights=weights("tiny"))
+    with subprocess.Popen(command, env={**os.environ, **theirs}, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        said = ""
+        for line in running.stdout:
+            said += line
+            if "Ctrl-C" in line:
+                break
+        family = offspring(running.pid)
+        exported = dict(part.split("=") for line in said.splitlines() if "export" in line for part in line.split()[1:])
+        status = subprocess.run(
+            [sys.executable, "-m", "router.cli", "status"],
+            env={**os.environ, **exported},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        running.send_signal(number)
+        code = running.wait(timeout=60)
+    assert "smol-" in status.stdout, status.stdout + status.stderr
+    assert Path(exported["LLAMA_ROUTER_EVENT_LOG_DIR"]).parent.parent == folder
+    assert code == (-number if number == signal.SIGKILL else 130)
+    assert len(family) >= 2, "a router, a dashboard"
+    for _ in polls(30):
+        if not any(map(lives, family)):
+            break
+    assert list(own.iterdir()) == []
+    if number != signal.SIGKILL:
+        assert list(folder.glob("llama-router-demo-*")) == []
