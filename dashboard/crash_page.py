@@ -155,6 +155,7 @@ def shown(made: Made) -> dict[str, Any]:
 SUSPECTS = {
     "gpu memory": "The memory of {name}",
     "main memory": "The main memory of {name}",
+    "signal": "{name} from outside",
     "configuration": "The configuration of {name}",
 }
 

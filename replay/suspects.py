@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FULL_PERCENT = 95
 MEMORY_CAUSES = ("gpu_oom",)
-HOST_CAUSES = ("host_oom", "killed")
+HOST_CAUSES = ("host_oom",)
 SETUP_CAUSES = ("missing_file", "bad_flag", "bad_model")
 KINDS_OF_COMPANY: tuple[tuple[Literal["conversation", "client"], int], ...] = (("conversation", 30), ("client", 15))
 
@@ -28,7 +28,7 @@ KINDS_OF_COMPANY: tuple[tuple[Literal["conversation", "client"], int], ...] = ((
 class Suspect(msgspec.Struct, kw_only=True):
     """One that may be to blame."""
 
-    kind: Literal["request", "conversation", "client", "model", "gpu memory", "main memory", "configuration"]
+    kind: Literal["request", "conversation", "client", "model", "gpu memory", "main memory", "signal", "configuration"]
     name: str
     points: int
     evidence: list[str]
@@ -57,6 +57,10 @@ def _by_cause(incident: Incident) -> list[Suspect]:
         return [Suspect(kind="gpu memory", name=name, points=80, evidence=[f"the process said so: {said}"])]
     if incident.cause in HOST_CAUSES:
         return [Suspect(kind="main memory", name="this machine", points=60, evidence=[f"how it ended: {said}"])]
+    if incident.cause == "killed":
+        # Nobody ends by SIGKILL of itself, but a kernel that kills for want of memory is not always seen to do it.
+        evidence = ["somebody ended it, or the kernel for want of memory: no sign of that in the log"]
+        return [Suspect(kind="signal", name="SIGKILL", points=60, evidence=evidence)]
     return []
 
 

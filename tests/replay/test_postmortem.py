@@ -290,6 +290,26 @@ def test_a_process_that_said_it_ran_out_of_memory_is_believed(tmp_path: Path) ->
     assert postmortem(tmp_path, 1).suspects[0].kind == "gpu memory"
 
 
+@pytest.mark.parametrize(
+    ("cause", "kind", "words"),
+    [("killed", "signal", "no sign of that in the log"), ("host_oom", "main memory", "the kernel killed it")],
+)
+def test_memory_is_to_blame_for_a_sigkill_only_where_the_kernel_was_seen_to_do_it(
+    tmp_path: Path, cause: str, kind: str, words: str
+) -> None:
+    """A plain `kill -9` is somebody's, as far as the log can tell."""
+    with Diary(tmp_path) as world:
+        world.arrives(0.0, "A", service_s=60.0)
+        world.run_until(8.0)
+        world.dies("A#0.1", cause_of_exit=cause, signal=9, reason=f"ended (SIGKILL): {words}")
+
+    suspects = postmortem(tmp_path, 1).suspects
+
+    assert suspects[0].kind == kind
+    assert words in suspects[0].evidence[0]
+    assert [suspect.kind for suspect in suspects].count("main memory") == (kind == "main memory")
+
+
 # --- how it is shown ------------------------------------------------------------------------------------------------
 
 
