@@ -12,7 +12,7 @@ from replay.command_line import add_verb
 
 EPILOG = """\
 examples:
-  llama-router postmortem                        list the crashes, failed loads and stalls of the log
+  llama-router postmortem                        list crashes, failed loads, stalls and killed routers
   llama-router postmortem --crash 3              the story of one of them
   llama-router postmortem --crash 3 --html crash.html
   llama-router postmortem --crash 3 --bundle crash.zip      for others to look at: no prompts, names hashed
@@ -40,6 +40,7 @@ def _run(args: argparse.Namespace) -> int:
     import msgspec
 
     from replay.incidents import incidents
+    from replay.killed_runs import killed_runs
     from replay.postmortem import postmortem
     from replay.postmortem_text import list_text, postmortem_text
 
@@ -48,7 +49,7 @@ def _run(args: argparse.Namespace) -> int:
             print("llama-router postmortem: --html and --bundle need --crash N", file=sys.stderr)
             return 2
         found = incidents(args.log)
-        print(msgspec.json.encode(found).decode() if args.json else list_text(found))
+        print(msgspec.json.encode(found).decode() if args.json else list_text(found, killed_runs(args.log)))
         return 0
     story = postmortem(args.log, _number_of(args.crash, args.log))
     if args.html:

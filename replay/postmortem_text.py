@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from replay.incidents import Incident
+from replay.killed_runs import KilledRun
 from replay.postmortem import MemorySample, Next, Postmortem, Served, Victim
 from replay.text import aligned, clock, count, duration, listed, time_of_day
 
@@ -14,8 +15,17 @@ LINES_SHOWN = 15
 ROWS_SHOWN = 15
 
 
-def list_text(found: Sequence[Incident]) -> str:
-    """All incidents of a log, one a line."""
+def list_text(found: Sequence[Incident], killed: Sequence[KilledRun] = ()) -> str:
+    """All incidents of a log, one a line, and after them the runs of the router that were killed."""
+    return "\n".join([_incidents(found), *map(_killed, killed)])
+
+
+def _killed(killed: KilledRun) -> str:
+    lost = f"{count(len(killed.lost), 'request')} lost: {listed(killed.lost)}" if killed.lost else "no request lost"
+    return f"router killed: run {killed.run}, before {clock(killed.found_us)}; {lost}"
+
+
+def _incidents(found: Sequence[Incident]) -> str:
     if not found:
         return "no crash, failed load or stall in this log"
     rows = [

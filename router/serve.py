@@ -107,6 +107,9 @@ class Router:
         self._measured = measure(self._writer.recovered.events)
         self._writer.recovered.events.clear()  # tens of thousands, and nobody needs them any more
         carried = carried_from(before)
+        lost = list(_lost(before))
+        if not carried.clean:
+            log.warning("the run before was killed or broke down; requests lost: %d", len(lost))
         for ended in end_orphans(carried.orphans, directory_id(config.log_dir)):
             if ended.gone:  # the others are told of where they are found
                 log.warning("ended process %d, left by an earlier run (%s)", ended.pid, ended.replica or "unnamed")
@@ -134,7 +137,7 @@ class Router:
                 llama_build=llama_build,
                 carried=carried,
             ),
-            *_lost(before),
+            *lost,
             *_profile_gone(carried.profile, config, "start"),
             *self._caches.found(),
         ]

@@ -70,9 +70,11 @@ def test_requests_of_a_killed_router_are_closed_in_its_log(tmp_path: Path) -> No
     with routed(tmp_path, [Model("a", tokens=1000, gap_s=0.05)]) as router:
         call = router.chat("a", stream=True)
         next(call.chunks())
+        assert "the run before" not in router.words()
         router.kill()
         router.start()
         lost = router.wait_event("RequestLost")
+        assert "the run before was killed or broke down; requests lost: 1\n" in router.words()
         assert lost["rid"] == router.events("RequestArrived")[0]["rid"]
 
 

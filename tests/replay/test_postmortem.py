@@ -429,6 +429,27 @@ def test_a_log_without_crashes_says_so(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "no crash, failed load or stall in this log\n"
 
 
+def test_a_killed_run_is_told_of_with_what_it_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run 1 ends with two requests open, run 2 in order; neither is a crash of a model."""
+    with Diary(tmp_path) as world:
+        world.arrives(0.0, "A", service_s=60.0)
+        world.arrives(0.0, "A", service_s=60.0)
+        world.run_until(8.0)
+    with Diary(tmp_path) as world:
+        world.happens(e.RequestLost(rid=1, model="A", lost_run=1))
+        world.happens(e.RequestLost(rid=2, model="A", lost_run=1))
+        world.happens(e.RouterStopped())
+    with Diary(tmp_path):
+        pass
+
+    assert main(["postmortem", str(tmp_path)]) == 0
+
+    said, killed = capsys.readouterr().out.splitlines()
+    assert said == "no crash, failed load or stall in this log"
+    assert killed.startswith("router killed: run 1, before ")
+    assert killed.endswith("; 2 requests lost: 1 and 2")
+
+
 def test_the_command_gives_text_json_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log"
     an_evening(log)
