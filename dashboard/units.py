@@ -6,34 +6,24 @@ Counterpart: `words`, which says in sentences what happened.
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-UNKNOWN = "–"
-"""For None: not known, or not yet."""
+from projections.units import UNKNOWN, duration, percent
 
-_MINUTE_US = 60_000_000
-_HOUR_US = 60 * _MINUTE_US
-_DAY_US = 24 * _HOUR_US
-
-
-def duration(us: float | None) -> str:
-    """850 µs, 80 ms, 1.25 s, 3 min 20 s, 2 h 5 min, 4 d 3 h."""
-    if us is None:
-        return UNKNOWN
-    if us < 0:
-        return f"−{duration(-us)}"
-    if us < 1_000:
-        return f"{us:.0f} µs"
-    if us < 999_500:
-        return f"{us / 1_000:.3g} ms"
-    if us < 2 * _MINUTE_US:
-        return f"{us / 1e6:.2f}".rstrip("0").rstrip(".") + " s"
-    if us < 2 * _HOUR_US:
-        minutes, seconds = divmod(round(us / 1e6), 60)
-        return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
-    if us < 2 * _DAY_US:
-        hours, minutes = divmod(round(us / _MINUTE_US), 60)
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    days, hours = divmod(round(us / _HOUR_US), 24)
-    return f"{days} d {hours} h" if hours else f"{days} d"
+__all__ = [
+    "UNKNOWN",
+    "cost",
+    "count",
+    "duration",
+    "gpus",
+    "iso",
+    "listed",
+    "mib",
+    "moment",
+    "number",
+    "percent",
+    "rate",
+    "signed_percent",
+    "size",
+]
 
 
 def moment(at_us: int | None) -> str:
@@ -63,13 +53,6 @@ def count(value: int | None, noun: str, plural: str = "") -> str:
 def rate(per_s: float | None, unit: str = "tokens") -> str:
     """83 tokens/s."""
     return UNKNOWN if per_s is None else f"{number(per_s)} {unit}/s"
-
-
-def percent(share: float | None) -> str:
-    """A share of 1 as 42 %."""
-    if share is None:
-        return UNKNOWN
-    return f"{100 * share:.0f} %" if share in (0, 1) or abs(share) >= 0.1 else f"{100 * share:.2g} %"
 
 
 def signed_percent(share: float | None) -> str:

@@ -8,6 +8,7 @@
     database.py      the DuckDB file: disposable, set aside when it cannot be used
     sandbox.py       asking a question without being able to touch anything else
     questions.py     reads questions/: questions with a name, a file each
+    units.py         times and shares as people read them
     commands.py      `llama-router projections` and `llama-router sql`
 
 Counterpart: `eventlog`, whose lines say everything; nothing here is the only copy of anything. docs/tables.md says what

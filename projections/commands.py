@@ -41,6 +41,7 @@ examples:
   llama-router sql --tables
 
 Tables and columns: docs/tables.md, or DESCRIBE requests. Times are microseconds; time_of(us) makes a timestamp (UTC).
+The table shows ..._us as durations or local times and ..._share in percent; --json and --csv have plain numbers.
 Only what reads is taken, of these tables alone: no files, no settings, no extensions.
 
 exit codes: 0 answered, 1 it could not be answered, 2 the command line is wrong
@@ -219,11 +220,14 @@ def _database(args: argparse.Namespace) -> Iterator[Path]:
     """The database, up to date; a private copy, made from the log, where the usual one cannot be written by us."""
     try:
         _caught_up(args.log, args.db, quiet=args.json or args.csv)
-    except (DatabaseLocked, PermissionError) as error:
-        print(f"llama-router: {error}; a copy is made from the log", file=sys.stderr)
+    except DatabaseLocked:
+        told = "another process, such as a running dashboard, uses the database"
+    except PermissionError as error:
+        told = f"{error.filename or args.db} cannot be written: {error.strerror}"
     else:
         yield args.db
         return
+    print(f"llama-router: {told}; a copy is made from the log", file=sys.stderr)
     with TemporaryDirectory(prefix="llama-router-sql-") as folder:
         copy = Path(folder) / "history.duckdb"
         _caught_up(args.log, copy, quiet=args.json or args.csv)

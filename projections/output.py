@@ -9,14 +9,18 @@ from decimal import Decimal
 from typing import Any
 
 from projections.sandbox import Answer
+from projections.units import by_name
 
 CELL_WIDTH = 60
 """A longer value is cut in a table; JSON and CSV have all of it."""
 
 
 def as_table(answer: Answer) -> str:
-    """Columns side by side, numbers to the right."""
-    cells = [[_cell(value) for value in row] for row in answer.rows]
+    """Columns side by side, numbers to the right; times and shares with their units, by the names of their columns."""
+    cells = [
+        [by_name(column, value) or _cell(value) for column, value in zip(answer.columns, row, strict=True)]
+        for row in answer.rows
+    ]
     widths = [max([len(name), *(len(row[place]) for row in cells)]) for place, name in enumerate(answer.columns)]
     right = [all(_is_number(row[place]) for row in answer.rows) and answer.rows != [] for place in range(len(widths))]
     lines = [_line(answer.columns, widths, right), "  ".join("-" * width for width in widths)]

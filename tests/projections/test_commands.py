@@ -1,6 +1,8 @@
 """`llama-router sql` and `llama-router projections rebuild`, as a person calls them."""
 
 import json
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,33 @@ def test_an_answer_is_a_table_json_or_csv(log: Path, tmp_path: Path, capsys: pyt
     assert as_csv == 'name,number,list,nothing,day\n"a,b",1.5,"[1, 2]",,2026-01-02T00:00:00\n'
 
 
+def test_a_table_for_people_shows_times_and_shares_and_json_the_numbers(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A duration, a moment in local time, an average that DuckDB would write as 2.73e+06, a share, and nothing."""
+    monkeypatch.setenv("TZ", "UTC-2")
+    time.tzset()
+    sql = (
+        "SELECT 2731000.5::DOUBLE AS wait_us, 1767225600123000 AS arrived_us, 1.25::DECIMAL(9, 2) AS success_share, "
+        "0.5 AS cached_share, NULL AS ttft_us, 1234567 AS tokens, -3000 AS gap_us"
+    )
+    places = ["--log", log, "--db", tmp_path / "db"]
+    try:
+        _, table, _ = run(capsys, "sql", sql, *places)
+        _, as_json, _ = run(capsys, "sql", sql, "--json", *places)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert re.split(r" {2,}", table.splitlines()[2].strip()) == [
+        *("2.73 s", "2026-01-01 02:00:00.123", "125 %", "50 %"),
+        *("1234567", "−3 ms"),
+    ]
+    (row,) = json.loads(as_json)
+    assert (row["wait_us"], row["arrived_us"]) == (2731000.5, 1767225600123000)
+    assert (row["success_share"], row["ttft_us"]) == (1.25, None)
+
+
 def test_what_somebody_wrote_cannot_move_the_cursor(
     log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,7 +122,8 @@ def test_while_the_dashboard_has_the_file_a_copy_answers(
     with held_open(tmp_path / "db"):
         code, out, err = run(capsys, "sql", "SELECT count(*) AS n FROM requests", "--json", *places)
         assert (code, json.loads(out)) == (0, [{"n": 20}])
-        assert "a copy is made" in err
+        said = "another process, such as a running dashboard, uses the database; a copy is made from the log"
+        assert err == f"llama-router: {said}\n", "no word of DuckDB's"
 
         code, _, err = run(capsys, "projections", "rebuild", *places)
         assert (code, "in use by another process" in err) == (1, True)
