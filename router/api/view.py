@@ -65,6 +65,10 @@ class ModelView:
     stop_us: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
     service_us: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
     """From dispatch to end, of generations that ended well."""
+    first_us: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    """From dispatch to the first token, of streams."""
+    token_us: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    """Per token, mean of one answer each."""
     failure: Failure | None = None
     """Cleared when the model is ready again."""
     slot_ctx: int = 0
@@ -117,7 +121,13 @@ class View:
         self.requests.clear()
         self.replicas.clear()
         self.models = {
-            name: ModelView(load_us=model.load_us, stop_us=model.stop_us, service_us=model.service_us)
+            name: ModelView(
+                load_us=model.load_us,
+                stop_us=model.stop_us,
+                service_us=model.service_us,
+                first_us=model.first_us,
+                token_us=model.token_us,
+            )
             for name, model in self.models.items()
         }
 
@@ -188,7 +198,14 @@ class View:
     def _finished(self, event: e.RequestFinished) -> None:
         request = self.requests.pop(event.rid, None)
         if request is not None and event.status < 300 and event.completion_tokens != 0:
-            self.model(request.model).service_us.append(event.took_us)
+            model = self.model(request.model)
+            model.service_us.append(event.took_us)
+            if event.timing.predicted_n > 1 and event.timing.predicted_us > 0:
+                model.token_us.append(event.timing.predicted_us / event.timing.predicted_n)
+            elif request.stream and event.completion_tokens > 1 and event.first_token_us >= 0:
+                model.token_us.append((event.took_us - event.first_token_us) / (event.completion_tokens - 1))
+            if request.stream and event.first_token_us >= 0:
+                model.first_us.append(event.first_token_us)
 
     def _gone(self, event: e.RequestCancelled | e.RequestFailed | e.RequestRejected | e.RequestLost) -> None:
         self.requests.pop(event.rid, None)

@@ -1,11 +1,17 @@
 """What the router says it is doing: /status, /running, /router and what each queued request waits for."""
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from eventlog import events as e
+from eventlog.reader import read
 from router.api.view import View
 from router.api.waiting import waits
+from router.scheduler import State, fold
 from tests.api.world import World, model
+from tests.replay.make_golden import GOLDEN, unpacked
 
 
 async def queue(world: World) -> list[dict[str, Any]]:
@@ -60,8 +66,8 @@ def test_a_request_behind_a_load_is_told_when_its_turn_comes() -> None:
         await world.arrive("alpha")
         await world.arrive("alpha")
         third, fourth = await queue(world)
-        # Two slots, 3 s per request: one falls free every 1.5 s.
-        assert (third["eta_us"], fourth["eta_us"]) == (1_500_000, 3_000_000)
+        # Two slots, 3 s per request, both just begun.
+        assert 2_000_000 < third["eta_us"] <= fourth["eta_us"] <= 3_000_000
 
     World.run(story)
 
@@ -73,12 +79,13 @@ def test_an_estimate_of_a_swap_adds_drain_stop_and_load() -> None:
         for name in ("alpha", "beta", "alpha"):
             await world.finish(await world.arrive(name))
         world.replicas.stops = False
-        await world.arrive("alpha")
+        running = await world.arrive("alpha")
         rid = await world.arrive("beta")
-        (wait,) = waits(world.loop.state, world.services.view, world.loop.clock.now_us())
+        now_us = world.services.view.requests[running].dispatched_us + 1_000_000
+        (wait,) = waits(world.loop.state, world.services.view, now_us)
         assert wait.request.rid == rid
-        # Half of a request of 3 s on average, 0.5 s to stop, 2 s to load.
-        assert wait.eta_us == 1_500_000 + 500_000 + 2_000_000
+        # 2 s are left of a request of 3 s, 0.5 s to stop, 2 s to load.
+        assert wait.eta_us == 2_000_000 + 500_000 + 2_000_000
 
     World.run(story)
 
@@ -182,3 +189,73 @@ def test_a_long_queue_is_cut_where_asked_and_counted_whole() -> None:
         assert (status["queued"], len(status["queue"])) == (5, 2)
 
     World.run(story)
+
+
+def test_streams_that_have_just_begun_are_expected_to_use_their_limit_of_tokens() -> None:
+    """Requests of 3 s went before. Two of 600 tokens begin, at 100 ms each: who waits is not told that it is soon."""
+
+    async def story(world: World) -> None:
+        short = e.SlotTiming(predicted_n=30, predicted_us=3_000_000)
+        await world.finish(await world.arrive("alpha"), timing=short)
+        for _ in range(2):
+            await world.arrive("alpha", max_tokens=600)
+        rid = await world.arrive("alpha", max_tokens=10)
+        await world.arrive("alpha")
+        third, fourth = await queue(world)
+        assert third["rid"] == rid
+        assert 55_000_000 < third["eta_us"] <= 60_000_000
+        assert third["eta_us"] <= fourth["eta_us"] <= 60_000_000
+
+    World.run(story)
+
+
+def test_a_request_that_outlasts_all_before_it_leaves_the_estimate_open() -> None:
+    """Requests took 3 s; these two run for longer already, and nobody knows when they end."""
+
+    async def story(world: World) -> None:
+        await world.finish(await world.arrive("alpha"))
+        for _ in range(3):
+            await world.arrive("alpha")
+        now_us = world.loop.clock.now_us()
+        (soon,) = waits(world.loop.state, world.services.view, now_us)
+        (late,) = waits(world.loop.state, world.services.view, now_us + 4_000_000)
+        assert soon.eta_us is not None
+        assert soon.eta_us > 0
+        assert late.eta_us is None
+
+    World.run(story)
+
+
+def test_who_must_wait_for_anothers_swap_comes_after_it() -> None:
+    """alpha runs, beta waits for its GPU, then alpha again: first beta's swap and request, then the swap back."""
+
+    async def story(world: World) -> None:
+        for name in ("alpha", "beta", "alpha"):
+            await world.finish(await world.arrive(name))
+        world.replicas.stops = False
+        await world.arrive("alpha")
+        await world.arrive("beta")
+        await world.arrive("alpha")
+        first, second = waits(world.loop.state, world.services.view, world.loop.clock.now_us())
+        assert (first.request.model, second.request.model) == ("beta", "alpha")
+        assert first.eta_us is not None
+        assert second.eta_us is not None
+        # beta's request of 3 s, its stop of 0.5 s, and a load of 2 s.
+        assert second.eta_us == first.eta_us + 3_000_000 + 500_000 + 2_000_000
+
+    World.run(story)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("*.ndjson.gz")))
+def test_every_moment_of_a_log_has_estimates_that_are_no_nonsense(tmp_path: Path, name: str) -> None:
+    """Under every engine, with crashes and reloads: a time of 0 or more, or none, for each that waits."""
+    state, view = State(), View()
+    known = 0
+    for event in read(unpacked(GOLDEN / name, tmp_path)):
+        view.take(event)
+        if isinstance(event, e.Fact | e.Decision):
+            fold(state, event)
+            etas = [wait.eta_us for wait in waits(state, view, event.at_us)]
+            assert all(eta_us is None or eta_us >= 0 for eta_us in etas)
+            known += sum(eta_us is not None for eta_us in etas)
+    assert known
