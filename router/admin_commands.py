@@ -161,6 +161,8 @@ def _load(args: argparse.Namespace) -> int:
 def _unload(args: argparse.Namespace) -> int:
     if args.all == bool(args.model):
         raise Refused("name one model, or say --all")
+    if args.all or not args.force:
+        _say_what_is_waited_for(args, lambda row: args.all or row["name"] == args.model)
     if args.all:
         _ask(args, "POST", "/router/drain?wait=true")
         print("every model is unloaded")
@@ -178,6 +180,8 @@ def _profile(args: argparse.Namespace) -> int:
         print(f"profile {told['active']} is in force" if told["active"] else "no profile is in force")
         return 0
     told = _ask(args, "GET", "/api/profiles")
+    if not told["profiles"]:
+        print("no profiles are configured (`profiles` in config.json)")
     for profile in told["profiles"]:
         pins = ", ".join(f"{asked} = {target or 'none'}" for asked, target in profile["pins"].items())
         print(f"{'*' if profile['name'] == told['active'] else ' '} {profile['name']}: {pins}")
@@ -208,6 +212,16 @@ def _cancel(args: argparse.Namespace) -> int:
 
 
 def _gpu(args: argparse.Namespace) -> int:
+    if args.action == "out":
+        _say_what_is_waited_for(args, lambda row: args.gpu in row["gpus"])
     _ask(args, "POST", f"/router/gpus/{args.gpu}/{args.action}?wait=true")
     print(f"GPU {args.gpu} is {'out of service' if args.action == 'out' else 'in service'}")
     return 0
+
+
+def _say_what_is_waited_for(args: argparse.Namespace, concerns: Callable[[Any], bool]) -> None:
+    """A drain can take as long as the requests of its models, as `/status` has them now; nothing where none runs."""
+    models = _ask(args, "GET", "/status?limit=0")["models"]
+    requests = sum(row["in_flight"] for row in models if concerns(row))
+    if requests:
+        print(f"waiting for {requests} request{'s' if requests > 1 else ''}", file=sys.stderr, flush=True)

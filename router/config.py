@@ -357,6 +357,20 @@ def load(
     return config.with_fingerprints(fingerprint_key) if fingerprint_key else config
 
 
+def configured_names(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Every name of a model, aliases included, to its real name; empty where the two files have mistakes.
+
+    From the files alone: no llama-server is run, so their options are not looked at.
+    """
+    findings = Findings()
+    outside = read_outside({}, environ, findings)
+    config_path, presets_path = find_places(outside, environ)
+    top = _read_config(config_path, outside, findings)
+    sections = _read_presets(presets_path, outside, findings)
+    drafts = read_drafts(sections, top, None, str(config_path), str(presets_path), (), findings)
+    return {} if findings.problems else _names(drafts)
+
+
 # --- the two files --------------------------------------------------------------------------------------------------
 
 

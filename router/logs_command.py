@@ -1,4 +1,4 @@
-"""`llama-router logs`: what llama-servers printed, read from their files; needs neither configuration nor a router.
+"""`llama-router logs`: what llama-servers printed, from their files; of the configuration it reads the names only.
 
 Counterpart: `child_log.py`, which writes the files and begins a new part of one by renaming the old.
 """
@@ -7,11 +7,12 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from router.child_log import FILE_LIMIT, ChildLogs, tail
+from router.problems import nearest
 
 POLL_S = 0.25
 """Between looks at the files: the router is another process and tells nobody."""
@@ -48,20 +49,40 @@ def _run(args: argparse.Namespace, log_dir: Callable[[], Path]) -> int:
     logs = ChildLogs(children_dir(args.dir or log_dir()))
     if args.model is None:
         return _list(logs)
-    if not logs.files(args.model) and not args.follow:
-        print(f"no log of model {args.model!r} in {logs.directory}", file=sys.stderr)
-        return NO_LOG
+    model = args.model
+    if not logs.files(model):
+        names = _names()
+        model = names.get(model, model)
+        if not logs.files(model) and (not args.follow or (names and model not in names)):
+            print(f"llama-router: {_why_none(logs, model, names)}", file=sys.stderr)
+            return NO_LOG
     out = sys.stdout.buffer
     try:
         if args.follow:
-            _follow(logs, args.model, args.lines, out)
+            _follow(logs, model, args.lines, out)
         else:
-            out.write(_last(tail(logs.files(args.model)[-1], 2 * FILE_LIMIT), args.lines))
+            out.write(_last(tail(logs.files(model)[-1], 2 * FILE_LIMIT), args.lines))
             out.flush()
     except (KeyboardInterrupt, BrokenPipeError):
         # Whatever is left in the buffer has no reader: closing it must not complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _names() -> dict[str, str]:
+    from router.config import configured_names  # here, because a model with a log needs none of it
+
+    return configured_names()
+
+
+def _why_none(logs: ChildLogs, model: str, names: Mapping[str, str]) -> str:
+    """`names` are those of the configuration, if it can be read."""
+    if model in names:
+        return f"model {model!r} has not run yet: there is no log of it in {logs.directory}"
+    if not names:
+        return f"no log of model {model!r} in {logs.directory}"
+    near = nearest(model, names)
+    return f"there is no model {model!r}" + (f"; did you mean {near!r}?" if near else "")
 
 
 def children_dir(log_dir: Path) -> Path:

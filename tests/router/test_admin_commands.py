@@ -110,6 +110,30 @@ def test_a_gpu_goes_out_of_service_and_comes_back(capsys: pytest.CaptureFixture[
     assert waiting.status == 200
 
 
+@pytest.mark.parametrize("words", [("unload", "gamma"), ("unload", "--all"), ("gpu", "out", "1")])
+def test_who_waits_for_requests_is_told_how_many(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], router: RouterProcess
+) -> None:
+    """Once, on stderr; what is on another GPU is not counted, and an idle model is not waited for."""
+    assert told(capsys, router, "load", "gamma", "--wait")
+    other = router.chat("alpha", stream=True, standin={"tokens": 20, "gap_s": 0.05})
+    stream = router.chat("gamma", stream=True, standin={"tokens": 20, "gap_s": 0.05})
+    next(stream.chunks())
+    assert main([*words, "--url", router.base_url]) == 0
+    number = "2 requests" if "--all" in words else "1 request"
+    assert capsys.readouterr().err == f"waiting for {number}\n"
+    assert other.status == 200
+    other.read()
+    assert main([*words, "--url", router.base_url]) == 0
+    assert capsys.readouterr().err == ""
+    if words[0] == "gpu":
+        told(capsys, router, "gpu", "in", "1")
+
+
+def test_no_profiles_are_said_to_be_none(capsys: pytest.CaptureFixture[str], router: RouterProcess) -> None:
+    assert told(capsys, router, "profile") == "no profiles are configured (`profiles` in config.json)\n"
+
+
 def test_what_cannot_be_done_ends_with_1_and_says_why(
     capsys: pytest.CaptureFixture[str], router: RouterProcess
 ) -> None:

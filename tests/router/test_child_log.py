@@ -12,6 +12,7 @@ import pytest
 from router import child_log
 from router.child_log import ChildLog, ChildLogs, slug, tail
 from router.logs_command import add_logs_command
+from tests.router.config_desk import Desk
 
 
 def opened(logs: ChildLogs, model: str, replica: str, secret: str = "") -> ChildLog:
@@ -197,6 +198,23 @@ def test_the_command_shows_the_newest_replica_and_lists_what_there_is(
     assert b"replica r1 of model 'm'" in capfdbinary.readouterr().out
     assert run_logs(tmp_path, "unheard") == 1
     assert b"no log of model 'unheard'" in capfdbinary.readouterr().err
+
+
+def test_the_command_tells_a_model_that_has_not_run_from_one_that_is_not_there(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the names of the configuration; an alias finds the log of its model."""
+    Desk(tmp_path / "home").models(qwen={}, llama={"aliases": ["small"]}).move_in(monkeypatch)
+    logs = ChildLogs(tmp_path / "children")
+    opened(logs, "llama", "r1").feed(b"hello\n")
+    logs.close("r1")
+    assert run_logs(tmp_path, "qwen") == 1
+    assert capfdbinary.readouterr().err.startswith(b"llama-router: model 'qwen' has not run yet: ")
+    for follow in ([], ["-f"]):
+        assert run_logs(tmp_path, "qwem", *follow) == 1
+        assert capfdbinary.readouterr().err == b"llama-router: there is no model 'qwem'; did you mean 'qwen'?\n"
+    assert run_logs(tmp_path, "small", "-n", "1") == 0
+    assert capfdbinary.readouterr().out == b"hello\n"
 
 
 def test_the_command_follows_across_a_new_part_of_the_file_and_a_new_replica(tmp_path: Path) -> None:
