@@ -1,11 +1,10 @@
 """`llama-router log ...`: look at a log, prove it, repair it. Needs no configuration and no running router.
 
-Every verb takes the log's directory, or a single segment where that makes sense; without one, EVENT_LOG_DIR or the
-place where an unprivileged router keeps its log.
+Every verb takes the log's directory, or a single segment where that makes sense; without one, the command line
+that the verbs are added to says where the log lies.
 """
 
 import argparse
-import os
 import re
 import sys
 import time
@@ -33,11 +32,13 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _EXIT_CODES = "exit codes: 0 done and nothing wrong, 1 not done or damage found, 2 the command line is wrong"
 
 
-def add_commands(verbs: Any, default_directory: Callable[[], Path] | None = None) -> None:
-    """Add `log` and its verbs to a command line; each sets `run(args) -> exit code`."""
+def add_commands(verbs: Any, find: Callable[[], Path]) -> None:
+    """Add `log` and its verbs to a command line; each sets `run(args) -> exit code`.
+
+    `find` says where the log lies if nobody names it.
+    """
     log = verbs.add_parser("log", help="look at the event log, prove it, repair it", **_texts(_EXAMPLES["log"]))
     verbs = log.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    find = default_directory or default_log_directory
 
     cat = _verb(verbs, "cat", _cat, "print events", find)
     _add_output(cat)
@@ -66,15 +67,6 @@ def add_commands(verbs: Any, default_directory: Callable[[], Path] | None = None
 
     counts = _verb(verbs, "stats", _stats, "what the log consists of", find)
     counts.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def default_log_directory() -> Path:
-    """Where the log lies by environment and defaults alone, whatever the configuration says."""
-    if given := os.environ.get("EVENT_LOG_DIR"):
-        return Path(given).expanduser()
-    state = os.environ.get("XDG_STATE_HOME", "")
-    home = Path(state) if state.startswith("/") else Path.home() / ".local/state"
-    return home / "llama-router/events"
 
 
 # --- the verbs ------------------------------------------------------------------------------------------------------

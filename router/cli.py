@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     add_admin_commands(verbs)
     add_key_command(verbs)
     add_logs_command(verbs, configured_log_dir)
-    add_log_commands(verbs)
+    add_log_commands(verbs, configured_log_dir)
     add_replay_commands(verbs, configured_log_dir)
     add_projections_commands(verbs, configured_log_dir, configured_history_db, configured_dashboard_socket)
     return parser

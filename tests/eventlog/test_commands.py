@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from eventlog import commands
-from eventlog.commands import add_commands, default_log_directory
+from eventlog.commands import add_commands
 from eventlog.events import (
     AdminDrain,
     Event,
@@ -27,13 +27,14 @@ from eventlog.events import (
 )
 from eventlog.segments import STREAMS, list_segments
 from eventlog.writer import LogWriter
+from router.cli import main
 from tests.eventlog.small_log import START_US, flip, last_segment
 
 
 def log(*words: str | Path) -> int:
     """Run a command line; argparse ends by SystemExit where it is wrong."""
     parser = argparse.ArgumentParser(prog="llama-router")
-    add_commands(parser.add_subparsers(required=True))
+    add_commands(parser.add_subparsers(required=True), lambda: Path("nowhere"))
     args = parser.parse_args(["log", *map(str, words)])
     code: int = args.run(args)
     return code
@@ -242,19 +243,18 @@ def test_a_single_sealed_segment_is_enough(story: Path, tmp_path: Path, capfd: p
     assert log("repair", lone) == 1
 
 
+@pytest.mark.parametrize("variable", ["EVENT_LOG_DIR", "LLAMA_ROUTER_EVENT_LOG_DIR"])
 def test_without_a_path_the_environment_says_where_the_log_is(
-    story: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    variable: str, story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """EVENT_LOG_DIR, else the place for a user's state."""
-    monkeypatch.setenv("EVENT_LOG_DIR", str(story))
-    assert log("verify") == 0
+    """As it says to the router: by either name of the setting, else the place for a user's state."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv(variable, str(story))
+    assert main(["log", "verify"]) == 0
 
-    monkeypatch.delenv("EVENT_LOG_DIR")
-    monkeypatch.setenv("XDG_STATE_HOME", "/somewhere")
-    assert default_log_directory() == Path("/somewhere/llama-router/events")
-    monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setenv("HOME", "/home/alice")
-    assert default_log_directory() == Path("/home/alice/.local/state/llama-router/events")
+    monkeypatch.delenv(variable)
+    assert main(["log", "verify"]) == 1
+    assert str(tmp_path / "state/llama-router/events") in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["cat", "tail", "verify", "repair", "stats"])
