@@ -109,17 +109,22 @@ def tiles(life: Life) -> list[dict[str, str]]:
     first = (duration(request["ttft_us"]), "from its arrival")
     whole = (duration(request["total_us"]), "from arrival to end")
     answer = (_tokens(request["completion_tokens"]), rate(request["tokens_per_s"]))
+    prompt = (_tokens(request["prompt_tokens"]), _cached(request))
+    if request["prompt_tokens"] is None and request["estimated_tokens"]:
+        prompt = (f"~{_tokens(request['estimated_tokens'])}", "by its size; nobody counted")
+    if timing is not None and request["completion_tokens"] is None and request["ttft_us"] is None:
+        # It goes on, or was cut off before llama-server gave its account: what was seen of the stream is left.
+        seen = "so far" if life.is_live else f"when it was cut off, {rate(timing['frames_per_s'])}"
+        answer = (count(timing["frames"], "token"), seen)
+        if timing["first_frame_us"] is not None and request["wait_us"] is not None:
+            first = (duration(request["wait_us"] + timing["first_frame_us"]), "from its arrival")
     if life.is_live:
         so_far = (duration(life.now_us - request["arrived_us"]), "so far")
         whole = so_far
         if request["stage"] == "queued":
             waited = so_far
-        elif timing is not None:
-            answer = (count(timing["frames"], "token"), "so far")
-            if timing["first_frame_us"] is not None:
-                first = (duration(request["wait_us"] + timing["first_frame_us"]), "from its arrival")
     found = [("Waited", waited), ("First token", first), ("In all", whole)]
-    found += [("Prompt", (_tokens(request["prompt_tokens"]), _cached(request))), ("Answer", answer)]
+    found += [("Prompt", prompt), ("Answer", answer)]
     if request["cost"] is not None:
         found.append(("Cost", (cost(request["cost"]), "by the prices of its model")))
     return [{"label": label, "value": value, "note": note.replace(UNKNOWN, "")} for label, (value, note) in found]

@@ -221,7 +221,8 @@ TIMERS = {
 
 SWAP_WHY = {
     "idle": "Nobody used or wanted what had to leave, so it began at once",
-    "grace_over": "The request at the head of the queue had waited its grace, although what had to leave was in use",
+    "grace_over": "The turn of the request at the head of the queue had come (no grace, or none left), although what "
+    "had to leave was in use",
     "forced": "Its request had waited the longest that a request may, so it came before everything else",
     "wish": "Somebody asked for the model to be loaded",
     "top_up": "A replica of the model was missing, and there was room for it",

@@ -31,6 +31,8 @@ WHY_SWAP: dict[str, str] = {
     "stopping": "the router was stopping",
 }
 
+NO_GRACE = "its turn had come (no grace), and the victims were still wanted or busy"
+
 SPARED: dict[Spared, str] = {
     "cost": "others leave at a lower cost, or are fewer",
     "wanted": "queued requests wanted it",
@@ -129,7 +131,8 @@ def _attempts(story: RequestStory) -> list[tuple[str, ...]]:
 def swap_text(story: SwapStory) -> str:
     what = f"load {story.target}" if story.target else "unload"
     gpus = f" on GPU {', '.join(map(str, story.gpus))}" if story.gpus else ""
-    why = WHY_SWAP[story.why].format(grace=duration(story.grace_us), force=duration(story.force_load_us))
+    why = NO_GRACE if story.why == "grace_over" and not story.grace_us else WHY_SWAP[story.why]
+    why = why.format(grace=duration(story.grace_us), force=duration(story.force_load_us))
     if story.why == "idle" and not story.victims:
         why = "there was room for it"
     lines = [

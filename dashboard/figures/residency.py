@@ -19,7 +19,7 @@ PHASES = {"loading": "loading", "ready": "loaded", "stopping": "being stopped"}
 PATTERN = {"loading": "/", "stopping": "x"}
 SHORT = {
     "idle": "nobody wanted what left",
-    "grace_over": "grace was over",
+    "grace_over": "its turn had come",
     "forced": "forced",
     "wish": "asked for by hand",
     "top_up": "a replica was missing",

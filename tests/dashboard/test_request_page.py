@@ -173,6 +173,24 @@ def test_a_stream_that_goes_on_says_how_far_it_is(tmp_path: Path) -> None:
     assert "Answer 3 tokens so far" in said
 
 
+def test_a_stream_that_was_cut_off_says_how_far_it_had_come(tmp_path: Path) -> None:
+    """llama-server never gave its account of it; the tokens that were seen are there."""
+    with Story(tmp_path / "log") as story:
+        story.at(0, started("a"))
+        story.at(1, arrives(1, "a", 1, stream=True, prompt_tokens=40))
+        story.at(2, e.RequestDispatched(rid=1, replica="a#0.1", waited_us=1_000_000))
+        story.at(4, e.TokensStreamed(rid=1, gaps_us=[500_000, 20_000, 20_000]))
+        story.at(4, e.RequestCancelled(rid=1, replica="a#0.1", by="client"))
+    with dashboard_on(tmp_path) as dashboard:
+        html = re.sub(r"<[^>]+>", " ", dashboard.get("/dash/requests/1?part=1").text)
+
+    said = re.sub(r"\s+", " ", html)
+    assert "First token 1.5 s from its arrival" in said
+    assert "In all 3 s" in said
+    assert "Prompt ~40 tokens by its size" in said
+    assert "Answer 3 tokens when it was cut off, 50" in said
+
+
 # --- pure -----------------------------------------------------------------------------------------------------------
 
 

@@ -108,7 +108,8 @@ def test_a_swap_says_why_it_began_just_then() -> None:
     }
 
     assert words.swap_why(swap, [{"model": "small"}]) == (
-        "The request at the head of the queue had waited its grace, although what had to leave was in use. "
+        "The turn of the request at the head of the queue had come (no grace, or none left), although what had to "
+        "leave was in use. "
         "It is for request 12, which had waited 31 s, 30 s of that at the head of the queue."
     )
     assert words.swap_why({"why": "idle"}, []) == "There was room for it, so it began at once."

@@ -500,6 +500,19 @@ def test_the_command_tells_a_swap_in_plain_words(tmp_path: Path, capsys: pytest.
     assert "it served 1 request to the end of the log (2)" in out
 
 
+def test_without_a_grace_a_swap_is_not_said_to_have_waited_for_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Recording(tmp_path) as world:
+        world.arrives(0.0, "A", service_s=3.0)
+        world.arrives(6.5, "B")
+        world.run()
+
+    assert main(["replay", "explain", str(tmp_path), "--swap", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "why then: its turn had come (no grace)" in out
+
+
 def test_the_command_shows_the_state_at_a_moment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Recording(tmp_path) as world:
         world.arrives(0.0, "A")
