@@ -6,6 +6,7 @@ script from elsewhere, so `/docs` is a page of ours, made of the same `/openapi.
 
 import difflib
 import logging
+import re
 from collections.abc import Collection
 from html import escape
 from typing import Any
@@ -22,6 +23,7 @@ from router import errors, routes
 from router.api import control, events, history, logs, metrics, models, profiles, props, status, translate, version
 from router.api.dash import Dash
 from router.api.lifecycle import Lifecycle
+from router.api.pages import ICON
 from router.api.services import Services
 
 log = logging.getLogger("llama_router.api")
@@ -61,7 +63,7 @@ def create_app(services: Services) -> FastAPI:
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        return HTMLResponse(_page(app.openapi()))
+        return HTMLResponse(_page(app.openapi(), has_dashboard=services.config.dashboard.on))
 
     return app
 
@@ -115,7 +117,9 @@ def _unknown_path(path: str, paths: Collection[str]) -> str:
     return f"there is no {path}" + (f"; did you mean {near[0]}?" if near else "; /docs lists what there is")
 
 
-def _page(schema: dict[str, Any]) -> str:
+def _page(schema: dict[str, Any], *, has_dashboard: bool) -> str:
+    # Relative, so that it leads there under the path of a proxy as well.
+    back = '<nav><a href="dash">Dashboard</a></nav>' if has_dashboard else ""
     rows = []
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
@@ -124,15 +128,21 @@ def _page(schema: dict[str, Any]) -> str:
             says = ". ".join(filter(None, (operation.get("summary"), operation.get("description"))))
             rows.append(
                 f"<tr><td>{method.upper()}</td><td><code>{escape(path)}</code><small>{escape(query)}</small></td>"
-                f"<td>{escape(says)}</td></tr>"
+                f"<td>{_with_code(says)}</td></tr>"
             )
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        "<title>llama-router API</title>"
+        f"<title>llama-router API</title>{ICON}"
         "<style>:root{color-scheme:light dark}"
         "body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
         "td{padding:.3rem .6rem;border-bottom:1px solid #8884;vertical-align:top}small{opacity:.6}"
         "td:first-child{white-space:nowrap}td:nth-child(2){min-width:8rem;overflow-wrap:anywhere}</style>"
-        f"<h1>llama-router {escape(schema['info']['version'])}</h1><p>{escape(schema['info']['description'])}</p>"
-        f'<p>For machines: <a href="/openapi.json">/openapi.json</a></p><table>{"".join(rows)}</table>'
+        f"{back}<h1>llama-router {escape(schema['info']['version'])}</h1>"
+        f"<p>{_with_code(schema['info']['description'])}</p>"
+        f'<p>For machines: <a href="openapi.json">/openapi.json</a></p><table>{"".join(rows)}</table>'
     )
+
+
+def _with_code(text: str) -> str:
+    """As HTML; what stands between backticks is code."""
+    return re.sub(r"`+([^`]+)`+", r"<code>\1</code>", escape(text))

@@ -4,7 +4,16 @@ Scripts, styles and data come from the router itself; figures and tables set sty
 'unsafe-inline' for styles alone. Nothing of this touches what a llama-server answers: its web UI has rules of its own.
 """
 
+from urllib.parse import quote
+
 from router.api.cors import Message, Send
+
+_ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="8" fill="#3d6fe0"/>'
+    '<path d="M7 16h16M12 16c4 0 4-7 8-7h3M12 16c4 0 4 7 8 7h3" fill="none" stroke="#fff" stroke-width="3"/></svg>'
+)
+ICON = f'<link rel="icon" href="data:image/svg+xml,{quote(_ICON, safe="")}">'
+"""For pages that the router makes itself; in the page, so that no browser asks for /favicon.ico."""
 
 POLICY = "; ".join(
     (

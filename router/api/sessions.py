@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
 from router import errors
+from router.api.pages import ICON
 from router.callers import Caller, as_caller, owner_of
 from router.config import Config
 from router.headers import Fields, value_of
@@ -104,7 +105,7 @@ def page(asked: str, *, problem: str = "", name: str = "") -> bytes:
         )
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>llama-router: log in</title><style>{_STYLE}</style><main><h1>llama-router</h1>{told}{out}"
+        f"<title>llama-router: log in</title>{ICON}<style>{_STYLE}</style><main><h1>llama-router</h1>{told}{out}"
         '<form method="post" action="login"><label for="key">API key</label>'
         '<input id="key" name="key" type="password" autocomplete="current-password" required autofocus>'
         f'<input type="hidden" name="next" value="{escape(destination(asked))}"><button>Log in</button></form></main>'

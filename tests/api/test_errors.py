@@ -65,5 +65,9 @@ def test_the_routes_are_documented_without_the_internet() -> None:
         assert all(f"<code>{path}</code>" in page for path, _ in operations)
         assert "src=" not in page
         assert "https://" not in page
+        assert "`" not in page
+        assert "<code>" in page.replace("<td><code>", "")
+        assert '<a href="dash">' in page
+        assert '<link rel="icon" href="data:image/svg+xml,' in page
 
     World.run(story)

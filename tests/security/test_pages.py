@@ -225,6 +225,8 @@ def test_a_browser_is_told_what_to_refuse(router: RouterProcess) -> None:
         assert policy["frame-ancestors"] == policy["base-uri"] == policy["object-src"] == "'none'"
         assert (call.header("x-frame-options"), call.header("referrer-policy")) == ("DENY", "same-origin")
         page = call.read().decode()
+        assert '<link rel="icon" href="data:' in page
+        assert "data:" in policy["img-src"]
         assert "http://" not in page.replace("http://127.0.0.1", "")
         assert "https://" not in page
 
