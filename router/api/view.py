@@ -202,8 +202,10 @@ class View:
             model.service_us.append(event.took_us)
             if event.timing.predicted_n > 1 and event.timing.predicted_us > 0:
                 model.token_us.append(event.timing.predicted_us / event.timing.predicted_n)
-            elif request.stream and event.completion_tokens > 1 and event.first_token_us >= 0:
-                model.token_us.append((event.took_us - event.first_token_us) / (event.completion_tokens - 1))
+            elif event.completion_tokens > 1:
+                # Of an answer in one piece nobody saw when its prompt had been read.
+                before_us = max(0, event.first_token_us) if request.stream else 0
+                model.token_us.append((event.took_us - before_us) / event.completion_tokens)
             if request.stream and event.first_token_us >= 0:
                 model.first_us.append(event.first_token_us)
 

@@ -209,6 +209,23 @@ def test_streams_that_have_just_begun_are_expected_to_use_their_limit_of_tokens(
     World.run(story)
 
 
+def test_the_speed_of_a_stream_itself_counts_more_than_that_of_others() -> None:
+    """Others made 7 tokens in 3 s; these two have made 100 tokens of 600 in 2 s and have 10 s to go."""
+
+    async def story(world: World) -> None:
+        await world.finish(await world.arrive("alpha"))
+        running = [await world.arrive("alpha", max_tokens=600) for _ in range(2)]
+        await world.arrive("alpha")
+        for rid in running:
+            await world.post(e.TokensStreamed(rid=rid, gaps_us=[20_000] * 100))
+        view = world.services.view
+        (wait,) = waits(world.loop.state, view, view.requests[running[0]].dispatched_us + 2_000_000)
+        assert wait.eta_us is not None
+        assert 9_000_000 < wait.eta_us <= 10_000_000
+
+    World.run(story)
+
+
 def test_a_request_that_outlasts_all_before_it_leaves_the_estimate_open() -> None:
     """Requests took 3 s; these two run for longer already, and nobody knows when they end."""
 
