@@ -27,7 +27,7 @@ demo: setup
 	@$(VENV)/bin/llama-router demo $(ARGS)
 
 test: setup
-	@$(VENV)/bin/python -m pytest $(ARGS)
+	@$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: setup
 	@scripts/check

@@ -1,19 +1,36 @@
 """For all tests: no event log is left behind that `replay verify` would not pass."""
 
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 
 from tests import left_logs
+from tests.standin import client
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     """After the test's own fixtures and those that end with it."""
+    client.close_all()
     yield
+    client.close_all()
     bad = left_logs.take_bad()
     if bad and item.get_closest_marker("damages_log") is None:
         pytest.fail("an event log was left whose decisions do not follow from its facts:\n" + "\n\n".join(bad))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """One of several processes tells the one that started them."""
+    if hasattr(session.config, "workeroutput"):
+        found = left_logs.found
+        left = {"logs": found.logs, "events": found.events, "checkpoints": found.checkpoints}
+        session.config.workeroutput["left"] = left
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    left_logs.found.add(**getattr(node, "workeroutput", {}).get("left", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

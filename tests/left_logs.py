@@ -24,6 +24,12 @@ class Found:
     bad: list[str] = field(default_factory=list)
     """What is wrong with logs that nobody has asked about yet."""
 
+    def add(self, logs: int = 0, events: int = 0, checkpoints: int = 0) -> None:
+        """What another process of this session has found."""
+        self.logs += logs
+        self.events += events
+        self.checkpoints += checkpoints
+
 
 found = Found()
 
