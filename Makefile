@@ -26,8 +26,10 @@ $(VENV)/.ready: pyproject.toml
 demo: setup
 	@$(VENV)/bin/llama-router demo $(ARGS)
 
+# A short --basetemp: the path of a socket may have 100 bytes. What failed is left there.
 test: setup
-	@$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	@base=$$(mktemp -d /tmp/router.XXXXXX); \
+	$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --basetemp $$base/t $(ARGS) && rm -rf $$base
 
 check: setup
 	@scripts/check

@@ -8,6 +8,8 @@ import pytest
 from tests import left_logs
 from tests.standin import client
 
+client.kept = set()
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:

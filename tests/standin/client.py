@@ -22,13 +22,14 @@ class CutShort(Exception):
     """The body ended without its proper end; `args[0]` is what came of the last frame."""
 
 
-OPEN: set["Call"] = set()
-"""Calls that are not closed yet: one that a test drops is left to `close_all`, not to the collector's next visit."""
+kept: set["Call"] | None = None
+"""Where the tests keep calls that are not closed yet: one that a test drops is closed when the test ends (`close_all`),
+not at the collector's next visit, which may be in the middle of another test. None elsewhere."""
 
 
 def close_all() -> None:
     """Hang up wherever a test has not."""
-    for call in list(OPEN):
+    for call in list(kept or ()):
         call.close()
 
 
@@ -49,13 +50,17 @@ class Call:
         self.conn = http.client.HTTPConnection("localhost", timeout=timeout_s)
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         self.sock = socket.socket(family)
-        OPEN.add(self)
+        if kept is not None:
+            kept.add(self)
         self.sock.settimeout(timeout_s)
         self.sock.connect(address)
         self.conn.sock = self.sock
         sent = {"Content-Type": "application/json"} | dict(headers or {})
         data = json.dumps(body).encode() if isinstance(body, Mapping) else body
         self.conn.request(method, path, body=data, headers=sent)
+
+    def __del__(self) -> None:
+        self.close()
 
     @property
     def head(self) -> http.client.HTTPResponse:
@@ -131,7 +136,8 @@ class Call:
 
     def close(self) -> None:
         """Hangs up in order (FIN)."""
-        OPEN.discard(self)
+        if kept is not None:
+            kept.discard(self)
         if self.response is not None:
             self.response.close()
         self.conn.close()
