@@ -87,9 +87,10 @@ def test_only_health_is_public_and_only_health_answers_while_loading(tmp_path: P
 
 def test_requests_beyond_its_slots_are_deferred(tmp_path: Path) -> None:
     """Two slots, three requests: the third gets a slot when one is free, and /slots shows who works."""
-    with StandIn(tmp_path, gap_s=0.05).until_ready() as standin:
-        calls = [streamed(standin) for _ in range(3)]
+    with StandIn(tmp_path, gap_s=0.15).until_ready() as standin:
+        calls = [streamed(standin) for _ in range(2)]
         standin.ledger.wait_for_count(2, "slot_taken")
+        calls.append(streamed(standin))
         slots = standin.call("GET", "/slots").json()
         assert sorted((slot["is_processing"], slot["id_task"]) for slot in slots) == [(True, 1), (True, 2)]
         standin.ledger.wait_for_count(4, "chunk")
