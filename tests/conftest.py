@@ -1,5 +1,6 @@
 """For all tests: no event log is left behind that `replay verify` would not pass."""
 
+import signal
 from collections.abc import Generator
 from typing import Any
 
@@ -9,6 +10,10 @@ from tests import left_logs
 from tests.standin import client
 
 client.kept = set()
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background job ignores it, and so would every process that the tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
