@@ -11,7 +11,7 @@ Invariant: nothing here reads a clock, the environment, a file or a socket, or d
 from eventlog.events import Decision, Fact
 from router.scheduler.fold import fold
 from router.scheduler.invariants import check_decision
-from router.scheduler.rules import next_decision, next_decisions
+from router.scheduler.rules import decide, next_decision
 from router.scheduler.state import State, carried_from, digest, dump, restore, settled
 
 POLICY_VERSION = 1
@@ -29,16 +29,12 @@ def step(state: State, fact: Fact) -> list[Decision]:
     """
     fold(state, fact)
     decisions: list[Decision] = []
-    first_rule = 0
-    while True:
-        decided, first_rule = next_decisions(state, first_rule)
-        if not decided:
-            return decisions
-        for decision in decided:
-            check_decision(state, decision)
-            fold(state, decision)
-        decisions += decided
+    for decision in decide(state):
+        check_decision(state, decision)
+        fold(state, decision)
+        decisions.append(decision)
         assert len(decisions) < DECISIONS_MAX, f"no end of decisions after {fact!r}: {decisions[-4:]!r}"
+    return decisions
 
 
 __all__ = [

@@ -421,8 +421,8 @@ def test_a_decision_that_other_rules_would_not_make_is_one_difference(
         for kind in (e.TimerSet, e.TimerCancelled)
     )
     assert (set_, cancelled) == (1, 0)
-    rest = tuple(rule for rule in rules.RULES if rule is not rules.arm_the_force_timer)
-    monkeypatch.setattr(rules, "RULES", rest)
+    rest = tuple(rule for rule in rules.RULES_AFTER if rule is not rules.arm_the_force_timer)
+    monkeypatch.setattr(rules, "RULES_AFTER", rest)
 
     result = verify(tmp_path)
 
@@ -436,12 +436,13 @@ def test_a_decision_that_only_other_rules_make_is_a_difference_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rules without the force timer made the log; it is missing wherever it would be set."""
-    everything = rules.RULES
-    monkeypatch.setattr(rules, "RULES", tuple(rule for rule in everything if rule is not rules.arm_the_force_timer))
+    everything = rules.RULES_AFTER
+    rest = tuple(rule for rule in everything if rule is not rules.arm_the_force_timer)
+    monkeypatch.setattr(rules, "RULES_AFTER", rest)
     with Recording(tmp_path, policy_version=POLICY_VERSION + 1) as world:
         world.arrives(0.0, "A")
         world.run()
-    monkeypatch.setattr(rules, "RULES", everything)
+    monkeypatch.setattr(rules, "RULES_AFTER", everything)
 
     result = verify(tmp_path)
 
