@@ -7,15 +7,11 @@ the log. What it serves is in `serving.py`, which is imported once the priority 
 import argparse
 import asyncio
 import logging
-import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 
-NICENESS = 10
-SESSION_NICENESS = 2
-FIRST_TO_DIE = 500
-"""Where memory runs out, the kernel takes this process before the router and its models."""
+from dashboard.priority import stand_back
+
 MEMORY_MIB = 1024
 BROKEN = 1
 
@@ -41,21 +37,6 @@ def main(argv: list[str] | None = None) -> int:
         print(f"llama-router dashboard: {error}", file=sys.stderr)
         return BROKEN
     return BROKEN if failed else 0
-
-
-def stand_back() -> None:
-    """Take the processor and the memory last, as far as this kernel lets us."""
-    os.nice(NICENESS)
-    with suppress(OSError):
-        # What wakes up here takes the processor from nobody who is at work.
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(str(FIRST_TO_DIE))
-    if os.getsid(0) == os.getpid():
-        # Where the kernel shares the processor among sessions first (CONFIG_SCHED_AUTOGROUP), niceness counts within
-        # one only. Ours gets two thirds of the share of another: less starves it where many compute on the CPU.
-        with suppress(OSError):
-            Path("/proc/self/autogroup").write_text(str(SESSION_NICENESS))
 
 
 if __name__ == "__main__":
