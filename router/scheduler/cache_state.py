@@ -1,6 +1,6 @@
 """What the scheduler knows of prompt caches: what slots hold, what is in files, what saving and restoring takes.
 
-Part of the state; empty while `keep_caches` is off. `cache_fold.py` writes it, `caches.py` decides by it.
+Part of the state; empty while `keep_caches` is off. `fold_caches.py` writes it, `caches.py` decides by it.
 """
 
 import msgspec

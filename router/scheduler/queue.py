@@ -1,6 +1,6 @@
 """The queue as indexes: a lane per model, in it sorted lists; and one of who is forced next.
 
-Only `fold.py` calls this. Every operation costs a bisection and a move of pointers, whatever the queue's length.
+Only the fold calls this. Every operation costs a bisection and a move of pointers, whatever the queue's length.
 """
 
 from bisect import bisect_left, insort

@@ -1,7 +1,7 @@
 """The scheduler's state: everything that a decision may depend on, as plain values.
 
-`fold` (in `fold.py`) is the only writer. The rules read. All of it can be written to a checkpoint and read back,
-indexes included, and `digest` is equal for equal states on every machine.
+`fold` (`fold.py` and the `fold_*.py` beside it) is the only writer. The rules read. All of it can be written to a
+checkpoint and read back, indexes included, and `digest` is equal for equal states on every machine.
 
 GPUs are bit masks here: bit 2 stands for GPU 2. Times are integer microseconds of the log's clock.
 """

@@ -9,7 +9,7 @@ from eventlog import events as e
 from router.scheduler import caches
 from router.scheduler.dispatch import choose, dispatch
 from router.scheduler.engines import evict_cost, has_room
-from router.scheduler.fold import HOPELESS, cooldown_us
+from router.scheduler.fold_models import cooldown_us
 from router.scheduler.residency import Plan, age_stamp, is_evictable, victim_key
 from router.scheduler.state import (
     Model,
@@ -30,6 +30,9 @@ UnloadWhy = Literal["unload", "ttl", "gpu_out", "stale"]
 
 _STOP_WHY: dict[str, UnloadWhy] = {"unload": "unload", "ttl": "ttl", "gpu_out": "gpu_out", "stale": "stale"}
 """Why a victim stops, by why its swap began; for a load it is evicted."""
+
+HOPELESS = ("missing_file", "bad_flag", "bad_model")
+"""Load failures that only another configuration can mend."""
 
 METADATA_US = 5_000_000
 """Metadata requests take no slot and are over in no time; a model that leaves gives them this long."""

@@ -119,8 +119,9 @@ def the_cap_is_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def timers_are_reordered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The force timer is set before everything else instead of last."""
-    rest = [rule for rule in rules.RULES if rule is not rules.arm_the_force_timer]
-    monkeypatch.setattr(rules, "RULES", (rules.arm_the_force_timer, *rest))
+    rest = tuple(rule for rule in rules.RULES_AFTER if rule is not rules.arm_the_force_timer)
+    monkeypatch.setattr(rules, "RULES_BEFORE", (rules.arm_the_force_timer, *rules.RULES_BEFORE))
+    monkeypatch.setattr(rules, "RULES_AFTER", rest)
 
 
 def a_requeue_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,4 +212,4 @@ def plant_a_set() -> None:
         state.lanes = {name: state.lanes[name] for name in set(state.lanes)}
         return end_the_queue(state)
 
-    rules.RULES = tuple(in_any_order if rule is end_the_queue else rule for rule in rules.RULES)
+    rules.RULES_BEFORE = tuple(in_any_order if rule is end_the_queue else rule for rule in rules.RULES_BEFORE)

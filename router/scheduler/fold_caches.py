@@ -1,4 +1,4 @@
-"""What events mean for prompt caches: the only writer of `state.caches`. Part of `fold.py`, which calls it.
+"""What events mean for prompt caches: the only writer of `state.caches`. Part of `fold.py`.
 
 Nothing here decides, and nothing happens while `keep_caches` is off.
 """
