@@ -35,15 +35,17 @@ def choose(state: State, model: Model, request: Request) -> Choice | None:
     ]
     if not open_to_it:
         return None
-    least = min(replica.load for replica in open_to_it)
-    tied = [replica for replica in open_to_it if replica.load == least]
-    chosen = tied[0]  # replicas stand by index
+    chosen = open_to_it[0]  # replicas stand by index
     why: Why = "least_busy"
-    if len(tied) > 1 and state.settings.affinity and request.conversation in model.conversations:
-        last = model.conversations[request.conversation]
-        for replica in tied:
-            if replica.id == last:
-                chosen, why = replica, "affinity"
+    if len(open_to_it) > 1:
+        least = min([replica.load for replica in open_to_it])
+        tied = [replica for replica in open_to_it if replica.load == least]
+        chosen = tied[0]
+        if len(tied) > 1 and state.settings.affinity and request.conversation in model.conversations:
+            last = model.conversations[request.conversation]
+            for replica in tied:
+                if replica.id == last:
+                    chosen, why = replica, "affinity"
     return Choice(chosen, weight_on(chosen, request), "alone" if alone else why)
 
 

@@ -118,6 +118,8 @@ def contest(state: State, model: Model) -> int:
 
 def swaps_on(state: State, mask: int) -> list[Swap]:
     """Swaps under way that touch these GPUs, or compete for the same."""
+    if not looks_beyond_gpus(state.settings):
+        return [swap for swap in state.swaps.values() if swap.mask & mask]
     return [swap for swap in state.swaps.values() if (swap.mask | _swap_contest(state, swap)) & mask]
 
 

@@ -29,6 +29,8 @@ def fold(state: State, event: e.Event) -> None:
     if is_fact:
         now_us = state.now_us = event.at_us
         state.touched = 0
+        if state.cooling:
+            fold_models.end_cooldowns(state)
         for name, due_us in state.timers.items():
             if due_us <= now_us:
                 state.touched |= _overdue(state, name)

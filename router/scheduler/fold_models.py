@@ -5,7 +5,7 @@ The other parts call this after they have changed a model's replicas, its swap o
 
 from eventlog import events as e
 from eventlog.settings import ModelSettings
-from router.scheduler.state import EVERYWHERE, Model, State, gpus_of, is_restless, mask_of
+from router.scheduler.state import EVERYWHERE, Model, State, gpus_of, is_cooling, is_restless, mask_of
 
 
 def cooled_down(state: State, event: e.ModelCooledDown) -> None:
@@ -88,7 +88,13 @@ def note_rest(state: State, model: Model) -> None:
         state.restless[model.name] = True
     else:
         state.restless.pop(model.name, None)
-    if model.cooldown_until_us:
+    if is_cooling(state, model):
         state.cooling[model.name] = True
     else:
         state.cooling.pop(model.name, None)
+
+
+def end_cooldowns(state: State) -> None:
+    """Those whose time is over by now."""
+    for name in [name for name in state.cooling if not is_cooling(state, state.models[name])]:
+        del state.cooling[name]

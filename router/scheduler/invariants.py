@@ -4,10 +4,13 @@ that of decisions everywhere, for it costs next to nothing.
 An AssertionError from here names what is broken; it is a bug in the rules or in `fold`, never bad input.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from eventlog import events as e
 from router.scheduler import engines
 from router.scheduler.cache_state import Caches
-from router.scheduler.state import Model, State, gpus_of, is_restless, lane_key, next_unforced
+from router.scheduler.state import Model, State, gpus_of, is_cooling, is_restless, lane_key, next_unforced
 
 
 def check(state: State) -> None:
@@ -22,21 +25,14 @@ def check(state: State) -> None:
 
 def check_decision(state: State, decision: e.Decision) -> None:
     """Invariants of a decision; `state` is the one that it was made from. Raises AssertionError."""
-    if isinstance(decision, e.ReplicaStopOrdered):
-        _check_stop(state, decision)
-    elif isinstance(decision, e.ReplicaSpawnOrdered):
-        _check_spawn(state, decision)
-    elif isinstance(decision, e.RequestDispatched):
-        _check_dispatch(state, decision)
-    elif isinstance(decision, e.SwapBegun):
-        _check_swap(state, decision)
-    elif isinstance(decision, e.CacheSaveOrdered):
-        _check_save(state, decision)
-    elif isinstance(decision, e.CacheRestoreOrdered):
-        _check_restore(state, decision)
-    elif isinstance(decision, e.AdminDone):
-        known = decision.op in state.wishes or decision.op in state.admin or decision.op in state.answers
-        assert known, f"operation {decision.op} is answered, but nobody waits for that"
+    look = _CHECKS.get(type(decision))
+    if look is not None:
+        look(state, decision)
+
+
+def _check_answer(state: State, decision: e.AdminDone) -> None:
+    known = decision.op in state.wishes or decision.op in state.admin or decision.op in state.answers
+    assert known, f"operation {decision.op} is answered, but nobody waits for that"
 
 
 def _check_stop(state: State, decision: e.ReplicaStopOrdered) -> None:
@@ -121,6 +117,20 @@ def _check_swap(state: State, decision: e.SwapBegun) -> None:
         assert not decision.target or not persistent, f"{name} may not be evicted"
 
 
+_CHECKS: dict[type[e.Decision], Callable[[State, Any], None]] = {
+    e.ReplicaStopOrdered: _check_stop,
+    e.ReplicaSpawnOrdered: _check_spawn,
+    e.RequestDispatched: _check_dispatch,
+    e.SwapBegun: _check_swap,
+    e.CacheSaveOrdered: _check_save,
+    e.CacheRestoreOrdered: _check_restore,
+    e.AdminDone: _check_answer,
+}
+
+
+# --- states -----------------------------------------------------------------------------------------------------------
+
+
 def _works_in(state: State, rid: int) -> bool:
     request = state.requests.get(rid)
     return request is not None and request.work == "generation"
@@ -188,7 +198,7 @@ def _check_queue(state: State) -> None:
         assert set(unforced) <= set(listed), "somebody will never be forced"
         assert listed == sorted(listed), "those to be forced are out of order"
     assert {name for name, model in state.models.items() if is_restless(model)} == set(state.restless)
-    assert {name for name, model in state.models.items() if model.cooldown_until_us} == set(state.cooling)
+    assert {name for name, model in state.models.items() if is_cooling(state, model)} == set(state.cooling)
     assert {name for name, model in state.models.items() if len(model.gpus) > 1} == set(state.wide)
     assert {replica.id for replica in state.replicas.values() if replica.stalled} == set(state.stalled)
 

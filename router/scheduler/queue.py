@@ -16,16 +16,16 @@ def enter(state: State, request: Request) -> None:
     lane = state.lanes.get(request.model)
     if lane is None:
         lane = state.lanes[request.model] = Lane()
-    key = lane_key(state, request.key)
+    key, rank = lane_key(state, request.key), request.rank
     ranks = lane.by_key.get(key)
     if ranks is None:
         ranks = lane.by_key[key] = []
-    insort(ranks, request.rank)
+    insort(ranks, rank)
     lane.length += 1
     if state.settings.head_release == "accrued":
         lane.waits_from_us += max(request.arrived_us, lane.waits_since_us)
         state.touched = EVERYWHERE  # whoever waits changes what a swap costs
-    if ranks[0] == request.rank:
+    if ranks[0] == rank:
         touch(state, state.models[request.model])
     if not request.forced and state.settings.force_load_us:
         _expect_to_force(state, (request.arrived_us, request.rid))
@@ -34,11 +34,13 @@ def enter(state: State, request: Request) -> None:
 def leave(state: State, request: Request) -> None:
     """Give up the place: dispatched, ended, or about to take another."""
     lane = state.lanes[request.model]
-    key = lane_key(state, request.key)
+    key, rank = lane_key(state, request.key), request.rank
     ranks = lane.by_key[key]
-    if ranks[0] == request.rank:
+    if ranks[0] == rank:
         touch(state, state.models[request.model])
-    _remove(ranks, request.rank)
+        del ranks[0]
+    else:
+        _remove(ranks, rank)
     lane.length -= 1
     if state.settings.head_release == "accrued":
         lane.waits_from_us -= max(request.arrived_us, lane.waits_since_us)

@@ -40,14 +40,13 @@ def serve_the_queue(state: State) -> Generator[e.Decision, None, bool]:
         return False
     models = state.models
     within = EVERYWHERE if engines.looks_beyond_gpus(state.settings) else _connected(state, state.touched)
-    heads = []
-    for name, lane in state.lanes.items():
-        if within & (models[name].mask or EVERYWHERE):
-            head = head_of(state, lane)
-            if head is not None:
-                heads.append((head, name))
+    heads = [
+        (head, name)
+        for name, lane in state.lanes.items()
+        if within & (models[name].mask or EVERYWHERE) and (head := head_of(state, lane)) is not None
+    ]
     heads.sort()
-    ahead = _Ahead(busy=busy_mask(state) | engines.busy_contest(state))
+    ahead = _Ahead(state)
     words: list[e.Decision] = []
     place = 0
     while place < len(heads):
@@ -110,10 +109,11 @@ def _connected(state: State, mask: int) -> int:
 class _Ahead:
     """What stands in a request's way: swaps under way, and what the requests before it want."""
 
-    __slots__ = ("blocked", "busy", "claimed", "claims", "earlier", "plans")
+    __slots__ = ("beyond", "blocked", "busy", "claimed", "claims", "earlier", "plans")
 
-    def __init__(self, busy: int) -> None:
-        self.busy = busy
+    def __init__(self, state: State) -> None:
+        self.beyond = engines.looks_beyond_gpus(state.settings)
+        self.busy = busy_mask(state) | engines.busy_contest(state)
         self.claimed = 0
         self.claims: list[tuple[int, int]] = []
         """GPUs, what else is competed for, and rid of each claim."""
@@ -166,7 +166,7 @@ def _ask_for_a_swap(
     needed = ahead.plan(state, model, request)
     if needed.outcome == "never":
         return _refuse(state, model, request, needed)
-    mask = needed.mask | engines.contest(state, model)
+    mask = needed.mask | engines.contest(state, model) if ahead.beyond else needed.mask
     is_claimed = mask & ahead.claimed != 0
     head_since_us = request.head_since_us
     if head_since_us < 0 and not is_claimed:

@@ -11,6 +11,7 @@ from eventlog import events as e
 from router.scheduler import caches, engines, swaps
 from router.scheduler.queue_pass import serve_the_queue
 from router.scheduler.state import (
+    CRASHES_MAX,
     Model,
     State,
     busy_mask,
@@ -31,11 +32,13 @@ def decide(state: State) -> Iterator[e.Decision]:
     tell the difference: `next_decision`, taken until there is none, gives the same decisions in the same order.
     """
     while True:
-        decision = _first(RULES_BEFORE, state)
+        is_quiet = nothing_is_wrong(state)
+        decision = swaps.advance(state) if is_quiet else _first(RULES_BEFORE, state)
         if decision is None:
             if (yield from serve_the_queue(state)):
                 continue
-            decision = _first(RULES_AFTER, state)
+            is_quiet = is_quiet and not (state.ttls or state.reloaded)
+            decision = arm_the_force_timer(state) if is_quiet else _first(RULES_AFTER, state)
             if decision is None:
                 return
         yield decision
@@ -44,6 +47,23 @@ def decide(state: State) -> Iterator[e.Decision]:
 def next_decision(state: State) -> e.Decision | None:
     """The first decision that any rule wants."""
     return next(decide(state), None)
+
+
+def nothing_is_wrong(state: State) -> bool:
+    """Whether there is nothing that all rules look at but those of the swaps and the queue, forcing, `ttl`, reloads."""
+    return not (
+        state.refused
+        or state.lost
+        or state.answers
+        or state.admin
+        or state.stale_timers
+        or state.stalled
+        or state.restless
+        or state.cooling
+        or state.caches.models
+        or state.stopping_at_us
+        or len(state.models) != len(state.settings.models)
+    )
 
 
 def _first(rules: tuple[Rule, ...], state: State) -> e.Decision | None:
@@ -135,7 +155,7 @@ def stop_stalled_replicas(state: State) -> e.Decision | None:
 def cool_down_crashing_models(state: State) -> e.Decision | None:
     """Twice within the window, not counting crashes that are put down to one request."""
     for model in restless(state):
-        if len(model.crashes) >= 2:
+        if len(model.crashes) >= CRASHES_MAX:
             return swaps.cool_down(state, model, why="crashes", reason="its process crashed twice in a short time")
     return None
 

@@ -18,6 +18,9 @@ from router.scheduler.cache_state import Caches
 
 Phase = Literal["absent", "loading", "ready", "draining", "stopping"]
 
+CRASHES_MAX = 2
+"""So many within the window, and the model cools down."""
+
 CONVERSATIONS_MAX = 512
 """Conversations remembered per model for the choice of a replica."""
 SUSPECTS_MAX = 64
@@ -244,7 +247,7 @@ class State(msgspec.Struct, kw_only=True):
     restless: dict[str, bool] = {}
     """Models for which `is_restless`: all others need no look when nobody asks for them."""
     cooling: dict[str, bool] = {}
-    """Models with a cool-down, over or not."""
+    """Models for which `is_cooling`."""
     stalled: dict[str, bool] = {}
     """Replicas that hang."""
     ttls: dict[str, bool] = {}
@@ -316,7 +319,7 @@ def is_closing(state: State) -> bool:
 
 def is_restless(model: Model) -> bool:
     """Something about it may want a decision although no request asks for one."""
-    return bool(model.crashes or model.top_up_wanted or model.stale)
+    return len(model.crashes) >= CRASHES_MAX or model.top_up_wanted or model.stale
 
 
 def is_cooling(state: State, model: Model) -> bool:
@@ -380,7 +383,7 @@ def restore(raw: msgspec.Raw) -> State:
 def reindex(state: State) -> None:
     """Indexes that follow from the rest, which a checkpoint of an older version does not have."""
     state.restless = {name: True for name, model in state.models.items() if is_restless(model)}
-    state.cooling = {name: True for name, model in state.models.items() if model.cooldown_until_us}
+    state.cooling = {name: True for name, model in state.models.items() if is_cooling(state, model)}
     state.stalled = {replica.id: True for replica in state.replicas.values() if replica.stalled}
     state.ttls = {name: True for name, settings in state.settings.models.items() if settings.ttl_us}
     state.wide = {name: True for name, model in state.models.items() if len(model.gpus) > 1}

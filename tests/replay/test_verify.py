@@ -17,6 +17,7 @@ from eventlog.segments import list_segments
 from replay.verify import Verified, verify
 from router.cli import main
 from router.scheduler import POLICY_VERSION, rules
+from router.scheduler.rules import arm_the_force_timer
 from tests.replay.recording import SETTINGS, Line, Recording, busy_hour, lines_of, rewrite
 from tests.scheduler.shell import SECOND
 from tests.scheduler.world import Manners
@@ -410,6 +411,12 @@ def test_differences_under_another_policy_are_counted_one_by_one(tmp_path: Path)
     assert result.events == len(world.record)
 
 
+def without_the_force_timer(patch: pytest.MonkeyPatch) -> None:
+    """Rules that never set it."""
+    patch.setattr(rules, "RULES_AFTER", tuple(each for each in rules.RULES_AFTER if each is not arm_the_force_timer))
+    patch.setattr(rules, "arm_the_force_timer", lambda state: None)
+
+
 def test_a_decision_that_other_rules_would_not_make_is_one_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,8 +428,7 @@ def test_a_decision_that_other_rules_would_not_make_is_one_difference(
         for kind in (e.TimerSet, e.TimerCancelled)
     )
     assert (set_, cancelled) == (1, 0)
-    rest = tuple(rule for rule in rules.RULES_AFTER if rule is not rules.arm_the_force_timer)
-    monkeypatch.setattr(rules, "RULES_AFTER", rest)
+    without_the_force_timer(monkeypatch)
 
     result = verify(tmp_path)
 
@@ -436,13 +442,10 @@ def test_a_decision_that_only_other_rules_make_is_a_difference_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rules without the force timer made the log; it is missing wherever it would be set."""
-    everything = rules.RULES_AFTER
-    rest = tuple(rule for rule in everything if rule is not rules.arm_the_force_timer)
-    monkeypatch.setattr(rules, "RULES_AFTER", rest)
-    with Recording(tmp_path, policy_version=POLICY_VERSION + 1) as world:
+    with monkeypatch.context() as other_rules, Recording(tmp_path, policy_version=POLICY_VERSION + 1) as world:
+        without_the_force_timer(other_rules)
         world.arrives(0.0, "A")
         world.run()
-    monkeypatch.setattr(rules, "RULES_AFTER", everything)
 
     result = verify(tmp_path)
 

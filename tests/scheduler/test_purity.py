@@ -10,7 +10,7 @@ import pytest
 
 from eventlog import events as e
 from eventlog.settings import ModelSettings, SchedulerSettings
-from router.scheduler import POLICY_VERSION, State, digest, dump, fold, next_decision, restore, step
+from router.scheduler import POLICY_VERSION, State, digest, dump, fold, next_decision, restore, rules, step, swaps
 from tests.scheduler.chaos import ramble
 from tests.scheduler.shell import SECOND
 from tests.scheduler.world import Manners, World
@@ -75,6 +75,20 @@ def test_a_whole_step_decides_what_the_rules_asked_anew_each_time_would() -> Non
                     fold(one_by_one, decision)
                     decided.append(decision)
                 assert step(whole, fact) == decided, f"seed {seed}, {engine or 'residency'}"
+
+
+def test_where_nothing_is_wrong_the_rules_that_are_not_asked_have_nothing_to_say() -> None:
+    asked = (swaps.advance, rules.arm_the_force_timer, rules.unload_idle_models, rules.unload_what_is_too_much)
+    silent = [rule for rule in (*rules.RULES_BEFORE, *rules.RULES_AFTER) if rule not in asked]
+    times = 0
+    for seed in range(30):
+        state = State()
+        for event in ramble(seed, 80).record:
+            fold(state, event)
+            if rules.nothing_is_wrong(state):
+                times += 1
+                assert [decision for rule in silent if (decision := rule(state)) is not None] == []
+    assert times > 1000
 
 
 def test_facts_and_decisions_fold_to_the_state_that_was_live() -> None:
