@@ -3,12 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 ARGS ?=
 
-.PHONY: help setup demo test check format bench lock clean
+.PHONY: help setup demo test pythons test-all-pythons check format bench lock clean
 
 help:
 	@echo 'make setup   create .venv with everything that development needs'
 	@echo 'make demo    real weights, three models on two pretended GPUs, a burst that swaps them (ARGS=--once: then end)'
 	@echo 'make test    the whole test suite (ARGS="-k swap" and the like go to pytest)'
+	@echo 'make test-all-pythons   the suite under each other Python 3.11 to 3.14 that is here, in environments beside .venv'
+	@echo 'make pythons            those environments without the tools of development; make test imports all modules in them'
 	@echo 'make check   lint, formatting, types, documents'
 	@echo 'make format  let ruff put the code in shape'
 	@echo 'make lock    write requirements-dev.lock: the versions that are installed now'
@@ -31,6 +33,20 @@ test: setup
 	@base=$$(mktemp -d /tmp/router.XXXXXX); \
 	$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --basetemp $$base/t $(ARGS) && rm -rf $$base
 
+# One environment for each other Python, named after it.
+pythons: setup
+	@for python in $$($(VENV)/bin/python scripts/pythons); do \
+		venv=$(VENV)-$$(basename $$python | tr -d python); \
+		[ -x $$venv/bin/llama-router ] || { $$python -m venv $$venv && \
+			$$venv/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --editable .; } & \
+		done; wait
+
+test-all-pythons: setup
+	@failed=; for python in $$($(VENV)/bin/python scripts/pythons); do \
+		echo "--- $$python"; \
+		$(MAKE) test PYTHON=$$python VENV=$(VENV)-$$(basename $$python | tr -d python) || failed="$$failed $$python"; done; \
+	if [ -n "$$failed" ]; then echo "failed under:$$failed"; exit 1; fi
+
 check: setup
 	@scripts/check
 
@@ -47,4 +63,4 @@ lock: setup
 	@$(VENV)/bin/python -m pip freeze --exclude-editable > requirements-dev.lock
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-3.* build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
