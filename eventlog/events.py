@@ -552,10 +552,11 @@ class AdminCancel(Fact, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AdminDrain(Fact, frozen=True, kw_only=True, omit_defaults=True):
-    """Unload every model once idle; arrivals load them again."""
+    """Unload every model: once idle or, with `force`, at once. Arrivals load them again."""
 
     op: int
     by: str = ""
+    force: bool = False
 
 
 class AdminGpu(Fact, frozen=True, kw_only=True, omit_defaults=True):

@@ -161,10 +161,10 @@ def _load(args: argparse.Namespace) -> int:
 def _unload(args: argparse.Namespace) -> int:
     if args.all == bool(args.model):
         raise Refused("name one model, or say --all")
-    if args.all or not args.force:
+    if not args.force:
         _say_what_is_waited_for(args, lambda row: args.all or row["name"] == args.model)
     if args.all:
-        _ask(args, "POST", "/router/drain?wait=true")
+        _ask(args, "POST", f"/router/drain?wait=true&force={'true' if args.force else 'false'}")
         print("every model is unloaded")
         return 0
     _ask(args, "POST", "/models/unload", {"model": args.model, "force": args.force, "wait": True})

@@ -4,6 +4,7 @@ import { el, keyed, setAttribute, setClass, setText, show } from "./lib/dom.js";
 import { count, duration, mib, number, percent, ticking } from "./lib/format.js";
 import { confirm, toast } from "./lib/toast.js";
 import { waitsFor } from "./lib/waits.js";
+import { NOW, SOON, askHow, isInUse, wordsAfter } from "./dash-unload.js";
 
 const $ = (id) => document.getElementById(id);
 const LISTED = 100;
@@ -51,6 +52,7 @@ export class Now {
     this.#hueOf = hueOf;
     this.#changed = changed;
     $("models-search").addEventListener("input", () => this.#showModels());
+    $("unload-all").addEventListener("click", () => this.#do($("unload-all"), "unload-all", () => this.#unloadAll()));
   }
 
   async refresh() {
@@ -201,6 +203,9 @@ export class Now {
     show($("models-empty"), found.length === 0);
     setText($("models-empty"), wanted ? "No model has this in its name." : "No model is configured.");
     const loaded = models.filter((model) => model.phase !== "absent").length;
+    // It is not taken away from under the fingers of who has just used it.
+    show($("unload-all"), loaded > 0 || document.activeElement === $("unload-all"));
+    $("unload-all").disabled = loaded === 0;
     setText($("models-hint"), [`${loaded} of ${models.length} loaded`, caches(this.#status.prompt_caches)].filter(Boolean).join(" · "));
     // Loaded ones first; but nothing moves under the pointer.
     const body = $("models");
@@ -248,21 +253,27 @@ export class Now {
     setClass(button, `button small ${className}`);
     setText(button, text);
     setAttribute(button, "aria-busy", this.#busy.has(key) ? "true" : null);
-    button.onclick = async (event) => {
+    button.onclick = (event) => {
       event.stopPropagation();
-      this.#busy.add(key);
-      setAttribute(button, "aria-busy", "true");
-      try {
-        await run();
-      } catch (error) {
-        toast(error.message, "bad");
-      } finally {
-        this.#busy.delete(key);
-        setAttribute(button, "aria-busy", null);
-        this.#changed();
-      }
+      this.#do(button, key, run);
     };
     return button;
+  }
+
+  /** Does it once at a time, says what went wrong, and looks at what has become of it. */
+  async #do(button, key, run) {
+    if (this.#busy.has(key)) return;
+    this.#busy.add(key);
+    setAttribute(button, "aria-busy", "true");
+    try {
+      await run();
+    } catch (error) {
+      toast(error.message, "bad");
+    } finally {
+      this.#busy.delete(key);
+      setAttribute(button, "aria-busy", null);
+      this.#changed();
+    }
   }
 
   #cancel(cell, request, state) {
@@ -284,7 +295,7 @@ export class Now {
     const button = this.#button(cell, `model:${model.name}`, isThere ? "Unload" : "Load", "", () =>
       isThere ? this.#unload(model) : this.#load(model),
     );
-    button.disabled = model.phase === "stopping" || model.phase === "draining";
+    button.disabled = model.phase === "stopping";
     setAttribute(button, "aria-label", `${isThere ? "Unload" : "Load"} ${model.name}`);
   }
 
@@ -301,14 +312,19 @@ export class Now {
     toast(told.outcome === "pending" ? `${model.name} loads when its turn comes.` : `${model.name} is loaded.`);
   }
 
+  /** One that nobody uses leaves at once; else it is asked how. */
   async #unload(model) {
-    if (model.in_flight || model.queued) {
-      const running = model.in_flight ? `${count(model.in_flight, "request")} run on it and end first. ` : "";
-      const waiting = model.queued ? `${count(model.queued, "request")} wait for it and load it again.` : "";
-      if (!(await confirm(`Unload ${model.name}?`, running + waiting, "Unload it"))) return;
-    }
-    const told = await post("models/unload", { model: model.name });
-    toast(told.outcome === "pending" ? `${model.name} is unloaded once its work is done.` : `${model.name} is unloaded.`);
+    const how = isInUse(model) ? await askHow(`Unload ${model.name}?`, [model]) : SOON;
+    if (!how) return;
+    const told = await post("models/unload", { model: model.name, force: how === NOW });
+    toast(wordsAfter(model.name, how, told.outcome));
+  }
+
+  async #unloadAll() {
+    const how = await askHow("Unload every model?", this.#status.models.filter((model) => model.phase !== "absent"));
+    if (!how) return;
+    const told = await post(`router/drain?force=${how === NOW}`);
+    toast(wordsAfter("Every model", how, told.outcome));
   }
 }
 

@@ -63,8 +63,10 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
         return Json({"status": lifecycle.status})
 
     @api.post("/router/drain", summary="Unload every model once it is idle; arrivals load them again")
-    async def drain(request: Request, wait: bool = wait_query) -> Response:
-        done = await operations.drain(services, wait=wait, by=administrator(request))
+    async def drain(
+        request: Request, wait: bool = wait_query, force: bool = Query(False, description="cut what runs")
+    ) -> Response:
+        done = await operations.drain(services, wait=wait, force=force, by=administrator(request))
         return Json({"outcome": done.outcome if done else "pending"})
 
     @api.post("/router/reload", summary="Read the configuration again, and say what changed or what is wrong with it")

@@ -103,8 +103,9 @@ def routes(services: Services) -> APIRouter:
     @api.post("/unload", summary="Unload every model once it is idle")
     @api.get("/unload", include_in_schema=False)
     @api.post("/api/models/unload", include_in_schema=False)
-    async def unload_all(request: Request, wait: bool = Query(False)) -> Response:
-        await operations.drain(services, wait=wait, by=administrator(request))
+    async def unload_all(request: Request, wait: bool = Query(False), force: bool = Query(False)) -> Response:
+        """With `force=true` running requests are cut, and what waits for a loaded model fails."""
+        await operations.drain(services, wait=wait, force=force, by=administrator(request))
         return PlainTextResponse("OK")
 
     @api.post("/api/models/unload/{name:path}", summary="Unload a model, once idle, by its name in the path")

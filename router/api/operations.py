@@ -77,10 +77,10 @@ async def unload(services: Services, model: ModelConfig, *, wait: bool, force: b
     return await ask(services, op, call, wait=wait, model=model.name)
 
 
-async def drain(services: Services, *, wait: bool, by: str) -> AdminDone | None:
-    """Unload every model once it is idle."""
+async def drain(services: Services, *, wait: bool, by: str, force: bool = False) -> AdminDone | None:
+    """Unload every model once it is idle; with `force` at once, as `unload` does one."""
     op = services.loop.next_op()
-    return await ask(services, op, AdminDrain(op=op, by=by), wait=wait)
+    return await ask(services, op, AdminDrain(op=op, by=by, force=force), wait=wait)
 
 
 async def ask(services: Services, op: int, fact: Fact, *, wait: bool, model: str = "") -> AdminDone | None:

@@ -19,7 +19,7 @@ def unload(state: State, event: e.AdminUnload) -> None:
 def drain(state: State, event: e.AdminDrain) -> None:
     state.last_op = max(state.last_op, event.op)
     loaded = [model.name for model in state.models.values() if model.replicas or model.target_of]
-    state.admin[event.op] = AdminCall(op=event.op, why="unload", models=loaded)
+    state.admin[event.op] = AdminCall(op=event.op, why="unload", models=loaded, force=event.force)
 
 
 def gpu(state: State, event: e.AdminGpu) -> None:

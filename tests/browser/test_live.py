@@ -28,7 +28,7 @@ def test_a_model_is_unloaded_and_loaded_from_the_page(window: Window, router: Ro
     before = len(router.events("AdminUnload"))
     with window.open("dash") as page:
         page.get_by_role("button", name="Unload small").click()
-        sure = page.get_by_role("button", name="Unload it")
+        sure = page.get_by_role("button", name="When done")
         load = page.get_by_role("button", name="Load small", exact=True)
         expect(sure.or_(load)).to_be_visible()
         if sure.is_visible():

@@ -14,12 +14,16 @@ from tests.standin.fixtures import Model, RouterProcess
 from tests.standin.ledger import polls
 
 KEY = "lr-browser-6d0f2f6e8c1b4f0a"
+GUEST = "lr-browser-91b4d3c07aa25e6f"
 BEARER = {"Authorization": f"Bearer {KEY}"}
 
 
 @pytest.fixture(scope="module")
 def guarded(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RouterProcess]:
-    keys = {"owner": {"key": f"sha256:{key_digest(KEY)}", "admin": True}}
+    keys = {
+        "owner": {"key": f"sha256:{key_digest(KEY)}", "admin": True},
+        "guest": {"key": f"sha256:{key_digest(GUEST)}"},
+    }
     models = [Model("a", tokens=10_000, gap_s=0.05)]
     with RouterProcess(tmp_path_factory.mktemp("guarded"), models, top={"keys": keys}, DASHBOARD=True) as router:
         for _ in polls(30, every_s=0.05):
@@ -52,3 +56,22 @@ def test_a_person_logs_in_uses_the_pages_and_logs_out(browser: Browser, guarded:
         assert urlsplit(page.url).path == "/login"
     with suppress(CutShort):
         call.read()
+
+
+def test_a_guest_sees_what_is_loaded_and_is_told_that_unloading_is_not_for_guests(
+    browser: Browser, guarded: RouterProcess
+) -> None:
+    """Nothing is unloaded: neither one model nor all of them, by whichever button."""
+    body = {"model": "a", "max_tokens": 1, "messages": [{"role": "user", "content": "hello"}], "standin": {"tokens": 1}}
+    guarded.call("POST", "/v1/chat/completions", body, **BEARER).read()
+    with Window(browser, guarded.base_url).open("dash", allowed=(403,)) as page:
+        page.get_by_label("API key").fill(GUEST)
+        page.get_by_role("button", name="Log in").click()
+        page.wait_for_url("**/dash")
+        page.get_by_role("button", name="Unload all").click()
+        page.get_by_role("dialog").get_by_role("button", name="Unload", exact=True).click()
+        expect(page.get_by_role("alert")).to_contain_text("key 'guest' has no admin right")
+        page.get_by_role("button", name="Close").click()
+        page.get_by_role("button", name="Unload a", exact=True).click()
+        expect(page.get_by_role("alert")).to_contain_text("key 'guest' has no admin right")
+    assert not [*guarded.events("AdminDrain"), *guarded.events("AdminUnload")]

@@ -130,6 +130,19 @@ def test_who_waits_for_requests_is_told_how_many(
         told(capsys, router, "gpu", "in", "1")
 
 
+def test_everything_is_unloaded_by_force(capsys: pytest.CaptureFixture[str], router: RouterProcess) -> None:
+    """What runs on either GPU is cut, and nobody is waited for."""
+    streams = [router.chat(name, stream=True, standin={"tokens": 1000, "gap_s": 0.05}) for name in ("alpha", "gamma")]
+    for stream in streams:
+        next(stream.chunks())
+    assert main(["unload", "--all", "--force", "--url", router.base_url]) == 0
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("every model is unloaded\n", "")
+    assert {row["phase"] for row in router.status()["models"]} == {"absent"}
+    assert not any(stream.frames_to_the_end()[1] for stream in streams)
+    assert router.events("AdminDrain")[-1]["force"] is True
+
+
 def test_no_profiles_are_said_to_be_none(capsys: pytest.CaptureFixture[str], router: RouterProcess) -> None:
     assert told(capsys, router, "profile") == "no profiles are configured (`profiles` in config.json)\n"
 

@@ -63,8 +63,8 @@ class Chaos(Judge):
     def unload(self, model: int, force: bool) -> None:
         self.happens(e.AdminUnload(op=self._op(), model=self._model(model), force=force))
 
-    def drain(self) -> None:
-        self.happens(e.AdminDrain(op=self._op()))
+    def drain(self, force: bool) -> None:
+        self.happens(e.AdminDrain(op=self._op(), force=force))
 
     def gpu(self, gpu: int, action: Literal["out", "in"]) -> None:
         self.happens(e.AdminGpu(op=self._op(), gpu=gpu, action=action))
@@ -525,6 +525,6 @@ def one_thing(chaos: Chaos, dice: random.Random) -> None:
             lambda: chaos.reload(index, dice.choice(reloads)),
             lambda: chaos.late_report(index, dice.randrange(20)),
             chaos.through_a_checkpoint,
-            chaos.drain,
+            lambda: chaos.drain(dice.random() < 0.3),
         )
         dice.choice(rare)()

@@ -183,6 +183,32 @@ def test_a_drain_unloads_everything_once_idle_and_arrivals_load_again() -> None:
     assert story.phase("C") == "loading"
 
 
+def test_a_forced_drain_cuts_every_model_and_fails_only_what_waits_for_those() -> None:
+    """A and C serve; another request waits for A, one for B, which is not loaded: that one is served afterwards."""
+    story = Scenario(models=MODELS)
+    story.serving((8, "A"), (9, "C"))
+    story.arrives(10, "A")
+    story.arrives(11, "B")
+    story.untold()
+    story.happens(e.AdminDrain(op=7, force=True))
+    story.decides(
+        "fail 10 (503 model_unloaded)",
+        "unload A (unload)",
+        "stop A/0 (unload, force)",
+        "unload C (unload)",
+        "stop C/0 (unload, force)",
+        "hold 11 (swapping, hard) for A",
+    )
+    story.loses(8, begun=True)
+    story.loses(9, begun=True)
+    story.decides("fail 8 (503 model_unloaded)", "fail 9 (503 model_unloaded)")
+    story.stopped("A")
+    story.stopped("C")
+    story.untold()
+    story.ready("B")
+    story.decides("dispatch 11 to B/0 (pay_out)", "finished swap to B")
+
+
 def test_a_drain_of_nothing_is_done() -> None:
     story = Scenario(models=MODELS)
     story.happens(e.AdminDrain(op=7))

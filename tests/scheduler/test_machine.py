@@ -99,9 +99,9 @@ class Stories(RuleBasedStateMachine):
     def cancel(self, index: int) -> None:
         self.chaos.cancel(index)
 
-    @rule()
-    def drain(self) -> None:
-        self.chaos.drain()
+    @rule(force=yes_or_no)
+    def drain(self, force: bool) -> None:
+        self.chaos.drain(force)
 
     @rule(gpu=st.integers(0, 3), action=st.sampled_from(["out", "in"]))
     def gpu(self, gpu: int, action: Any) -> None:

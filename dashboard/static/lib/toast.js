@@ -14,23 +14,32 @@ export function toast(text, kind = "ok") {
 }
 
 /** Asks; resolves to true for yes. */
-export function confirm(title, text, yes) {
+export async function confirm(title, text, yes) {
+  return (await choose(title, [text], [{ value: "yes", label: yes, hurts: true }])) === "yes";
+}
+
+/**
+ * Asks which of several; resolves to the `value` of the choice, or to "" where nothing is to be done. `texts`: text or nodes, each a paragraph.
+ * A choice that `hurts` somebody looks like it. What has the focus at first does nothing, so Enter does no harm.
+ */
+export function choose(title, texts, choices, keep = "Keep it") {
   return new Promise((resolve) => {
+    const words = el("div", { id: "dialog-words" }, texts.filter(Boolean).map((text) => el("p", {}, text)));
     const dialog = el(
       "dialog",
-      { className: "dialog", "aria-label": title },
+      { className: "dialog", "aria-label": title, "aria-describedby": words.id },
       el("h2", {}, title),
-      el("p", {}, text),
+      words,
       el(
         "form",
         { method: "dialog", className: "dialog-buttons" },
-        el("button", { className: "button", value: "no", autofocus: true }, "Keep it"),
-        el("button", { className: "button danger", value: "yes" }, yes),
+        el("button", { className: "button", value: "", autofocus: true }, keep),
+        choices.map(({ value, label, hurts }) => el("button", { className: `button ${hurts ? "danger" : "primary"}`, value }, label)),
       ),
     );
     dialog.addEventListener("close", () => {
       dialog.remove();
-      resolve(dialog.returnValue === "yes");
+      resolve(dialog.returnValue);
     });
     document.body.append(dialog);
     dialog.showModal();
