@@ -194,10 +194,8 @@ def _start(state: State, swap: Swap) -> e.Decision | None:
     if swap.loading and not (swap.to_spawn or swap.failed or swap.ready):
         return None  # its processes start
     model = state.models[swap.target]
-    given_up = (
-        swap.cancelled or _is_cut(state, swap.target) or not has_room(state, model) or _obstacle(state, swap) != ""
-    )
-    if swap.to_spawn and not given_up:
+    is_open = bool(swap.to_spawn or swap.failed) and not _is_given_up(state, swap, model)
+    if swap.to_spawn and is_open:
         return _spawn(state, swap, swap.to_spawn[0], attempt=1)
     restore = caches.restore(state, swap, model)
     if restore is not None:
@@ -205,17 +203,22 @@ def _start(state: State, swap: Swap) -> e.Decision | None:
     paid = _pay_out(state, swap, model)
     if paid is not None:
         return paid
-    if not given_up:
+    if is_open:
         for index, kind in swap.failed.items():
             if kind not in HOPELESS and swap.attempts[index] <= state.settings.load_retries:
                 return _spawn(state, swap, index, attempt=swap.attempts[index] + 1, after=kind)
     if swap.loading or caches.holds_up(state, model):
         return None
-    if not swap.ready and swap.failed and not given_up and not is_cooling(state, model):
+    if not swap.ready and swap.failed and is_open and not is_cooling(state, model):
         hopeless = any(kind in HOPELESS for kind in swap.failed.values())
         why = next(iter(swap.failed.values()))
         return cool_down(state, model, why=why, reason=swap.reason, hopeless=hopeless)
     return _finished(state, swap)
+
+
+def _is_given_up(state: State, swap: Swap, model: Model) -> bool:
+    """No process is started for it any more."""
+    return swap.cancelled or _is_cut(state, swap.target) or not has_room(state, model) or _obstacle(state, swap) != ""
 
 
 def _spawn(state: State, swap: Swap, index: int, *, attempt: int, after: str = "") -> e.ReplicaSpawnOrdered:
