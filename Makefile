@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 ARGS ?=
 
-.PHONY: help setup demo test pythons test-all-pythons check format bench lock clean
+.PHONY: help setup demo test pythons test-all-pythons check format docs bench lock clean
 
 help:
 	@echo 'make setup   create .venv with everything that development needs'
@@ -13,6 +13,7 @@ help:
 	@echo 'make pythons            those environments without the tools of development; make test imports all modules in them'
 	@echo 'make check   lint, formatting, types, documents'
 	@echo 'make format  let ruff put the code in shape'
+	@echo 'make docs    write the tables of docs/configuration.md from the settings'
 	@echo 'make lock    write requirements-dev.lock: the versions that are installed now'
 	@echo 'make bench   every benchmark, against its bar (an hour, on a machine that does nothing else)'
 
@@ -58,6 +59,9 @@ bench: setup
 	@missed=; for bench in scripts/bench-*; do \
 		echo "--- $$bench" >&2; $(VENV)/bin/python $$bench --check $(ARGS) || missed="$$missed $$bench"; done; \
 	if [ -n "$$missed" ]; then echo "below a bar:$$missed" >&2; exit 1; fi
+
+docs: setup
+	@$(VENV)/bin/python scripts/docs
 
 lock: setup
 	@$(VENV)/bin/python -m pip freeze --exclude-editable > requirements-dev.lock

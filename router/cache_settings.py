@@ -15,7 +15,7 @@ from router.llama_options import OptionTable
 from router.model_entry import ObjectReader
 from router.models import KEEP_KEYS, ModelConfig
 from router.problems import Findings
-from router.settings import BadValue, flag, integer, number, text
+from router.settings import BadValue, text
 
 SHARED_MEMORY = Path("/dev/shm")
 SAVE_PATH = "slot-save-path"
@@ -92,13 +92,13 @@ def read_keep(
     if not isinstance(value, dict):
         return KeepConfig()
     reader = ObjectReader(value, file, "promptCache", findings)
-    persist = reader.take("persist", flag, False)
+    persist = reader.key("persist", KEEP_KEYS)
     keep = KeepConfig(
-        on=reader.take("keepAcrossSwaps", flag, False),
+        on=reader.key("keepAcrossSwaps", KEEP_KEYS),
         directory=reader.take("keepDirectory", _directory, _usual_directory(state_dir, persist)),
-        budget_mib=reader.take("keepBudgetMiB", integer(1), 2048),
-        min_tokens=reader.take("keepMinTokens", integer(1), 512),
-        hold_s=reader.take("keepMaxHoldSeconds", number(0, 3600), 2.0),
+        budget_mib=reader.key("keepBudgetMiB", KEEP_KEYS),
+        min_tokens=reader.key("keepMinTokens", KEEP_KEYS),
+        hold_s=reader.key("keepMaxHoldSeconds", KEEP_KEYS),
         persist=persist,
     )
     if keep.on and table is not None and SAVE_PATH not in table.by_key:

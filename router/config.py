@@ -33,7 +33,7 @@ from router.presets import Section, canonical_name, read_ini
 from router.problems import ConfigErrors, Findings, Problem, nearest
 from router.routing import Routing, check_placement, read_routing
 from router.selection import Profile, Selector, check_together, read_profiles, read_selectors
-from router.settings import NEVER_IN_ARGV, TOP_KEYS, BadValue, Values, complete, read_outside
+from router.settings import NEVER_IN_ARGV, TOP_KEYS, BadValue, Key, Values, complete, read_outside
 from router.strict_json import read_json
 
 __all__ = [
@@ -52,7 +52,20 @@ __all__ = [
     "load",
 ]
 
-TOP_OBJECTS = ("LLM", "ROUTER", "routing", "promptCache", "presetGlobals", "keys", "profiles", "selectors")
+TOP_OBJECTS: Mapping[str, Key] = {
+    "LLM": Key("the models, see below", allowed="an object"),
+    "ROUTER": Key("settings, see below", allowed="an object"),
+    "routing": Key(
+        "which models may be loaded together, and who is served first, see below", allowed="an object", page="routing"
+    ),
+    "promptCache": Key("llama-server options for all models, see below", allowed="an object"),
+    "presetGlobals": Key("the same, any preset keys, see below", allowed='`{"ngl": 99, "jinja": true}`'),
+    "keys": Key("API keys, see below", allowed="an object", page="security"),
+    "profiles": Key(
+        "sets of names that stand for other models while one set is in force", allowed="an object", page="models"
+    ),
+    "selectors": Key("names that stand for the best of several models", allowed="an object", page="models"),
+}
 WHOLE_OBJECTS = ("routing", "promptCache", "profiles", "selectors")
 """Those of which a reload says only that they changed; the others are models, settings and secrets."""
 

@@ -6,7 +6,7 @@ What llama-server is to be told stands in presets.ini. Both meet in `router.mode
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,33 +16,11 @@ from router.gpu_pins import ALLOWED, BadPin, Pins, read_pins
 from router.presets import canonical_name
 from router.problems import Findings, Problem, nearest
 from router.rewrite import Filters
-from router.settings import BadValue, Check, flag, integer, number, text
-
-ENTRY_KEYS = (
-    "num_instance",
-    "gpus",
-    "model",
-    "aliases",
-    "unlisted",
-    "priority",
-    "ttl",
-    "persistent",
-    "capacities",
-    "evict_cost",
-    "env",
-    "filters",
-    "name",
-    "description",
-    "metadata",
-    "reasoning_effort",
-    "cost",
-)
+from router.settings import BadValue, Check, Key, flag, integer, number, text
 
 FILTER_KEYS = ("stripParams", "setParams", "setParamsByID")
 PRIORITY = integer(-1_000_000, 1_000_000)
 """Of a model, a key or a request; higher goes first."""
-
-KEY_KEYS = ("key", "admin", "models", "priority", "max_parallel", "rpm", "tpm", "expires")
 
 MASKS = (
     "CUDA_VISIBLE_DEVICES",
@@ -144,7 +122,13 @@ class ObjectReader:
             self.findings.add(self.problem(key, "not a value for this key", allowed=str(error), nearest=near))
             return default
 
-    def inner(self, key: str, keys: Sequence[str]) -> "ObjectReader | None":
+    def key(self, key: str, keys: Mapping[str, Key]) -> Any:
+        """The same by what the table of this object's keys says of it."""
+        rule = keys[key]
+        assert rule.check is not None, key
+        return self.take(key, rule.check, rule.default)
+
+    def inner(self, key: str, keys: Collection[str]) -> "ObjectReader | None":
         """The object at `key`, in which only `keys` may stand; None where there is none."""
         value = self.value.get(key)
         if value is None:
@@ -158,7 +142,7 @@ class ObjectReader:
         reader.only(keys)
         return reader
 
-    def only(self, keys: Sequence[str]) -> None:
+    def only(self, keys: Collection[str]) -> None:
         """Every key that is none of `keys` is a mistake."""
         for key in self.value:
             if key not in keys:
@@ -179,26 +163,26 @@ def read_entry(value: Any, name: str, file: str, uuids: Sequence[str], findings:
             allowed = ", ".join(ENTRY_KEYS)
             findings.add(reader.problem(key, message, allowed=allowed, nearest=nearest(key, ENTRY_KEYS)))
     pins = _pins(reader, uuids)
-    aliases: tuple[str, ...] = reader.take("aliases", names, ())
+    aliases: tuple[str, ...] = reader.key("aliases", ENTRY_KEYS)
     filters = _filters(reader)
     # A name that only has parameters of its own is a name all the same.
     aliases += tuple(key for key in filters.by_name if key not in (canonical_name(name), *aliases))
     return ModelEntry(
         pins=pins,
         replicas=_replicas(reader, pins),
-        model=reader.take("model", some_text, ""),
+        model=reader.key("model", ENTRY_KEYS),
         aliases=aliases,
-        unlisted=reader.take("unlisted", flag, False),
-        priority=reader.take("priority", PRIORITY, 0),
-        ttl_s=reader.take("ttl", _ttl, None),
-        persistent=reader.take("persistent", flag, False),
+        unlisted=reader.key("unlisted", ENTRY_KEYS),
+        priority=reader.key("priority", ENTRY_KEYS),
+        ttl_s=reader.key("ttl", ENTRY_KEYS),
+        persistent=reader.key("persistent", ENTRY_KEYS),
         capacities=_capacities(reader),
-        evict_cost=reader.take("evict_cost", integer(0, 2**63 - 1), None),
+        evict_cost=reader.key("evict_cost", ENTRY_KEYS),
         env=_env(reader),
         filters=filters,
-        title=reader.take("name", text, ""),
-        description=reader.take("description", _prose, ""),
-        metadata=reader.take("metadata", _object, {}),
+        title=reader.key("name", ENTRY_KEYS),
+        description=reader.key("description", ENTRY_KEYS),
+        metadata=reader.key("metadata", ENTRY_KEYS),
         reasoning_effort=_reasoning_effort(reader),
         cost=_cost(reader),
     )
@@ -326,13 +310,13 @@ def read_keys(value: Any, file: str, environ: Mapping[str, str], findings: Findi
         keys[name] = KeyConfig(
             name=name,
             sha256=digest,
-            admin=reader.take("admin", flag, False),
-            models=reader.take("models", names, ()),
-            priority=reader.take("priority", PRIORITY, 0),
-            max_parallel=reader.take("max_parallel", integer(0), 0),
-            rpm=reader.take("rpm", integer(0), 0),
-            tpm=reader.take("tpm", integer(0), 0),
-            expires_s=reader.take("expires", instant, 0.0),
+            admin=reader.key("admin", KEY_KEYS),
+            models=reader.key("models", KEY_KEYS),
+            priority=reader.key("priority", KEY_KEYS),
+            max_parallel=reader.key("max_parallel", KEY_KEYS),
+            rpm=reader.key("rpm", KEY_KEYS),
+            tpm=reader.key("tpm", KEY_KEYS),
+            expires_s=reader.key("expires", KEY_KEYS),
         )
     return keys
 
@@ -446,3 +430,75 @@ def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadValue("an object")
     return dict(value)
+
+
+# --- what may stand in them, for the readers above and for the reference --------------------------------------------
+
+ENTRY_KEYS: Mapping[str, Key] = {
+    "num_instance": Key(
+        "replicas: llama-server processes of this model, each a full copy of the weights",
+        integer(1, 1000),
+        shown="1, or one for each list in `gpus`",
+    ),
+    "gpus": Key("GPUs it counts on and is masked to, see below", shown="0", allowed="see below"),
+    "model": Key("the GGUF file, for a model without a section", some_text, ""),
+    "aliases": Key("other names for it; each belongs to one model only", names, ()),
+    "unlisted": Key("served by name, but not in `/v1/models`", flag, False),
+    "priority": Key("higher goes first in the queue", PRIORITY, 0),
+    "ttl": Key("seconds without use after which it is unloaded; 0 for never", _ttl, shown="-1, for `GLOBAL_TTL`"),
+    "persistent": Key("never evicted for another model", flag, False),
+    "capacities": Key(
+        "what one replica takes of each pool, for the engine `capacity`", allowed='`{"ram": 10000}`', page="routing"
+    ),
+    "evict_cost": Key(
+        "what it costs to evict it, for the engines `matrix` and `capacity`",
+        integer(0, 2**63 - 1),
+        shown="1 for `matrix`, 0 for `capacity`",
+        page="routing",
+    ),
+    "env": Key(
+        "additions to the environment of its processes; never the masks of GPUs",
+        allowed='`{"NAME": "value"}` or `["NAME=value"]`',
+    ),
+    "filters": Key(
+        "parameters that are stripped from its requests or set in them",
+        allowed="an object with " + ", ".join(f"`{key}`" for key in FILTER_KEYS),
+        page="models",
+    ),
+    "name": Key("told in `/v1/models`", text, ""),
+    "description": Key("told in `/v1/models`", _prose, ""),
+    "metadata": Key("told in `/v1/models`", _object, {}),
+    "reasoning_effort": Key(
+        "told in `/v1/models`: `options` (a list), `default` (one of them), `disable` (the level that turns thinking "
+        "off)",
+        allowed="an object",
+    ),
+    "cost": Key(
+        "told in `/v1/models` as pricing: `input`, `cached_input`, `output` in dollars per million tokens",
+        allowed="an object",
+    ),
+}
+
+KEY_KEYS: Mapping[str, Key] = {
+    "key": Key(
+        "the key itself, where to find it (beside config.json, or absolute), or its SHA-256 in hexadecimal",
+        allowed="a text, `${env.NAME}`, `${file.PATH}` or `sha256:...`",
+    ),
+    "admin": Key(
+        "may load, unload, stop, reload, take GPUs out of service, cancel what others asked and read what "
+        "llama-servers print",
+        flag,
+        False,
+    ),
+    "models": Key("names that it may use", names, (), shown="all"),
+    "priority": Key(
+        "of its requests; wins over the model's. `routing` says whose requests may say another one themselves",
+        PRIORITY,
+        0,
+        page="routing",
+    ),
+    "max_parallel": Key("requests in flight at once; more wait, none is refused; 0 without limit", integer(0), 0),
+    "rpm": Key("requests within any 60 seconds; beyond them a 429 with Retry-After; 0 without limit", integer(0), 0),
+    "tpm": Key("the same for tokens, which count when an answer ends", integer(0), 0),
+    "expires": Key("from when on it is not taken, UTC unless it says otherwise", instant, 0.0, shown="never"),
+}

@@ -17,7 +17,7 @@ from router.model_files import SOURCES, check_settings, whole_number
 from router.presets import DEFAULT, GLOBAL, SKIPPED, Entry, Section, Setting, canonical_name, merge, read_layer, to_argv
 from router.problems import Findings, Problem, at, nearest
 from router.rewrite import Filters
-from router.settings import Check, flag, integer
+from router.settings import Key, flag, integer, number
 
 SECRETS = {"hf-token": "HF_TOKEN"}
 """Options that go into the environment, since everybody on the machine can read a command line."""
@@ -222,8 +222,40 @@ def _check_globals(shared: Mapping[str, Setting], table: OptionTable, findings: 
             findings.warn(setting.entry.problem("every model without weights of its own would load these"))
 
 
-PROMPT_CACHE_KEYS = ("enable", "ramMiB", "ramMiBPerModel", "reuseChunk", "checkpoints", "checkpointMinStep")
-KEEP_KEYS = ("keepAcrossSwaps", "keepDirectory", "keepBudgetMiB", "keepMinTokens", "keepMaxHoldSeconds", "persist")
+PROMPT_CACHE_KEYS: Mapping[str, Key] = {
+    "ramMiB": Key(
+        "`cache-ram`: most MiB for conversations that are in no slot, per process. A cap, not an allocation; "
+        "-1 without limit, 0 for none",
+        integer(-1),
+        8192,
+    ),
+    "ramMiBPerModel": Key("the same for single models", allowed='`{"a model": 32768}`'),
+    "enable": Key("`cache-prompt`", flag, True),
+    "reuseChunk": Key("`cache-reuse`; most recent models do not support it", integer(0)),
+    "checkpoints": Key("`ctx-checkpoints`", integer(0, or_none=True)),
+    "checkpointMinStep": Key("`checkpoint-min-step`", integer(0, or_none=True)),
+}
+KEEP_KEYS: Mapping[str, Key] = {
+    "keepAcrossSwaps": Key(
+        "save the slots of a process before it is stopped, and restore them after the next load of its model. Off, "
+        "because the files hold what was said",
+        flag,
+        False,
+    ),
+    "keepDirectory": Key(
+        "each router makes a directory of its own in it",
+        shown="`/dev/shm` where there is one and `persist` is off, else `prompt-caches` in the state directory",
+        allowed="an absolute path",
+    ),
+    "keepBudgetMiB": Key("size of all files together; the least recently used goes first", integer(1), 2048),
+    "keepMinTokens": Key("shorter conversations are not saved", integer(1), 512),
+    "keepMaxHoldSeconds": Key(
+        "the longest that saving and restoring together may hold up one swap; 0: nothing that anybody would wait for",
+        number(0, 3600),
+        2.0,
+    ),
+    "persist": Key("the files outlive a clean end of the router", flag, False),
+}
 """Of the same object, and read by `router.cache_settings`."""
 
 
@@ -242,17 +274,17 @@ def _prompt_cache(
     written: list[Entry] = []
     defaults: list[Entry] = []
 
-    def put(key: str, option: str, check: Check, default: Any) -> None:
-        taken = reader.take(key, check, default)
+    def put(key: str, option: str) -> None:
+        taken = reader.key(key, PROMPT_CACHE_KEYS)
         if taken is not None:
             shown = str(taken).lower() if isinstance(taken, bool) else str(taken)
             (written if key in reader.value else defaults).append(Entry(option, shown, file, f"promptCache.{key}"))
 
-    put("ramMiB", "cache-ram", integer(-1), 8192)
-    put("enable", "cache-prompt", flag, True)
-    put("reuseChunk", "cache-reuse", integer(0), None)
-    put("checkpoints", "ctx-checkpoints", integer(0, or_none=True), None)
-    put("checkpointMinStep", "checkpoint-min-step", integer(0, or_none=True), None)
+    put("ramMiB", "cache-ram")
+    put("enable", "cache-prompt")
+    put("reuseChunk", "cache-reuse")
+    put("checkpoints", "ctx-checkpoints")
+    put("checkpointMinStep", "checkpoint-min-step")
     return written, defaults, _ram_per_model(reader, names)
 
 

@@ -22,10 +22,44 @@ from router.presets import canonical_name
 from router.problems import Findings, Problem, nearest
 from router.scheduler.matrix_language import NAME, VAR, expand
 from router.selection import Selector
-from router.settings import BadValue, flag, integer, one_of
+from router.settings import BadValue, Key, flag, integer, one_of
 
 INT64_MAX = 2**63 - 1
 ENGINES = ("residency", "group", "matrix", "capacity")
+
+ROUTING_KEYS: Mapping[str, Key] = {
+    "router.use": Key("the engine that says who may be loaded together", one_of(*ENGINES), "residency"),
+    "router.scope": Key(
+        "of `group` and `matrix`: rules for all models (`instance`), or only among those that share a GPU (`gpu`)",
+        one_of("gpu", "instance"),
+        "",
+        shown="instance",
+    ),
+    "router.settings.groups": Key(
+        "groups by name: `members`, `swap` (true), `exclusive` (true), `persistent` (false)", allowed="an object"
+    ),
+    "router.settings.matrix": Key("`vars`, `sets` and `evict_costs`", allowed="an object"),
+    "router.settings.capacity": Key("`pools`: the limit of each by name", allowed="an object"),
+    "scheduler.use": Key("the only one there is", one_of("fifo"), "fifo"),
+    "scheduler.settings.fifo.priority": Key("priority by model", allowed='`{"a model": 10}`'),
+    "scheduler.settings.fifo.priority_header": Key(
+        "whose `X-Priority` counts: everybody's, nobody's, or that of some keys",
+        shown="false",
+        allowed="true, false or a list of keys",
+    ),
+}
+
+
+def _under(path: str) -> tuple[str, ...]:
+    """The keys that may stand in the object at this path."""
+    below = (key.removeprefix(path).lstrip(".").split(".")[0] for key in ROUTING_KEYS if key.startswith(path))
+    return tuple(dict.fromkeys(below))
+
+
+def _take(reader: ObjectReader, path: str) -> Any:
+    rule = ROUTING_KEYS[path]
+    assert rule.check is not None, path
+    return reader.take(path.rpartition(".")[2], rule.check, rule.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +88,16 @@ def read_routing(
     findings: Findings,
 ) -> Routing:
     """`keys` are the names of the API keys."""
-    whole = ObjectReader(top, file, "", findings).inner("routing", ("router", "scheduler"))
+    whole = ObjectReader(top, file, "", findings).inner("routing", _under(""))
     if whole is not None:
         whole.path = "routing"
     models = [draft.name for draft in drafts]
-    router = whole.inner("router", ("use", "scope", "settings")) if whole else None
-    engine: Engine = router.take("use", one_of(*ENGINES), "residency") if router else "residency"
+    router = whole.inner("router", _under("router")) if whole else None
+    engine: Engine = _take(router, "router.use") if router else "residency"
     scope: Literal["", "gpu", "instance"] = ""
     if router:
-        scope = router.take("scope", one_of("gpu", "instance"), "")
-    settings = router.inner("settings", ("groups", "matrix", "capacity")) if router else None
+        scope = _take(router, "router.scope")
+    settings = router.inner("settings", _under("router.settings")) if router else None
     groups = _groups(settings, drafts)
     matrix, costs, notes = _matrix(settings, models)
     pools = _pools(settings)
@@ -343,12 +377,12 @@ def _warn_of_groups_that_meet(router: ObjectReader, groups: Mapping[str, GroupSe
 def _scheduler(
     whole: ObjectReader | None, drafts: Sequence[Draft], keys: Sequence[str]
 ) -> tuple[dict[str, int], bool | tuple[str, ...]]:
-    scheduler = whole.inner("scheduler", ("use", "settings")) if whole else None
+    scheduler = whole.inner("scheduler", _under("scheduler")) if whole else None
     if scheduler is None:
         return {}, False
-    scheduler.take("use", one_of("fifo"), "fifo")
-    settings = scheduler.inner("settings", ("fifo",))
-    fifo = settings.inner("fifo", ("priority", "priority_header")) if settings else None
+    _take(scheduler, "scheduler.use")
+    settings = scheduler.inner("settings", _under("scheduler.settings"))
+    fifo = settings.inner("fifo", _under("scheduler.settings.fifo")) if settings else None
     if fifo is None:
         return {}, False
     return _priorities(fifo, drafts), _header(fifo, keys)

@@ -35,10 +35,31 @@ class Setting:
     default: Any
     check: Check
     about: str
+    """In a few words, as a mistake in it quotes them."""
     legacy_env: str = ""
     top_key: str = ""
     """Its key at the top of config.json, for those that stand there and not under ROUTER."""
     in_file: bool = True
+    more: str = ""
+    """What the reference says after `about`, in Markdown; a semicolon joins them unless it begins with a sign."""
+    page: str = ""
+    """The document that explains it, without `.md`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of an object of config.json: what a reader and the reference need to know of it."""
+
+    about: str
+    """In Markdown."""
+    check: Check | None = None
+    """None for those that are read by a function of their own."""
+    default: Any = None
+    shown: str = ""
+    """The default as the reference shows it, where it is not `default` itself."""
+    allowed: str = ""
+    """What it may be, where no `check` says it."""
+    page: str = ""
 
 
 # --- what a value may be --------------------------------------------------------------------------------------------
@@ -123,39 +144,127 @@ def origins_of_pages(value: Any) -> tuple[str, ...]:
 SECONDS = number(0)
 SOME_SECONDS = number(0.001)
 
-SETTINGS: tuple[Setting, ...] = (
-    # where things are
+PLACES: tuple[Setting, ...] = (
     Setting("CONFIG_PATH", "", text, "config.json", "ROUTER_CONFIG_PATH", in_file=False),
     Setting("PRESETS_PATH", "", text, "presets.ini", "LLAMA_PRESETS_PATH", in_file=False),
     Setting("STATE_DIR", "", text, "what outlives a run, the event log included"),
     Setting("EVENT_LOG_DIR", "", text, "the event log", "EVENT_LOG_DIR"),
     Setting("RUN_DIR", "", text, "sockets of the children; private to the user", "RUN_DIR"),
     Setting("HISTORY_DB_PATH", "", text, "the dashboard's disposable DuckDB file", "HISTORY_DB_PATH"),
-    Setting("LLAMA_SERVER", (), command, "the llama-server binary", top_key="llama-server-executable"),
-    # the dashboard
-    Setting("DASHBOARD", True, flag, "run the dashboard's process beside the router"),
+    Setting(
+        "LLAMA_SERVER",
+        (),
+        command,
+        "the llama-server binary",
+        top_key="llama-server-executable",
+        more="without it `llama-server` on PATH, then the embedded one (CPU only)",
+    ),
+)
+
+DASHBOARD: tuple[Setting, ...] = (
+    Setting("DASHBOARD", True, flag, "run the dashboard's process beside the router", page="dashboard"),
     Setting("DASHBOARD_MEMORY_MIB", 1024, integer(64, 1 << 20), "memory for its database"),
     Setting("DASHBOARD_THREADS", 2, integer(1, 1024), "threads for its database"),
-    # the front door
-    Setting("HOST", "127.0.0.1", text, "address to listen on", "ROUTER_HOST"),
+)
+
+FRONT_DOOR: tuple[Setting, ...] = (
+    Setting(
+        "HOST",
+        "127.0.0.1",
+        text,
+        "address to listen on",
+        "ROUTER_HOST",
+        more="others than this machine's own deserve `keys`",
+        page="security",
+    ),
     Setting("PORT", 11434, integer(0, 65535), "port to listen on; 0 for any free one", top_key="API-port"),
-    Setting("LLM_BASE_PORT", None, integer(0, 65535, or_none=True), "accepted and not used", top_key="LLM-base-port"),
-    Setting("API_KEY", "", text, "one API key for all clients, with the admin right", in_file=False),
+    Setting(
+        "LLM_BASE_PORT",
+        None,
+        integer(0, 65535, or_none=True),
+        "accepted and not used",
+        top_key="LLM-base-port",
+        more="children listen on UNIX sockets",
+    ),
+    Setting(
+        "API_KEY",
+        "",
+        text,
+        "one API key for all clients, with the admin right",
+        in_file=False,
+        more="from the environment alone, since everybody can read a command line",
+        page="security",
+    ),
     Setting("API_KEY_FILE", "", text, "a file that holds that key", in_file=False),
-    Setting("CORS_ORIGINS", (), origins_of_pages, "pages of other hosts that may use the router from a browser"),
-    Setting("DEFAULT_MODEL", "", text, "for requests that name no model"),
+    Setting(
+        "CORS_ORIGINS",
+        (),
+        origins_of_pages,
+        "pages of other hosts that may use the router from a browser",
+        more='`["*"]` for every page. Its own pages and those of this machine always may',
+    ),
+    Setting("DEFAULT_MODEL", "", text, "for requests that name no model", more="not needed with one model"),
     Setting("INCLUDE_ALIASES_IN_LIST", False, flag, "list aliases as models of their own"),
-    Setting("WATCH_CONFIG", False, flag, "read config.json and presets.ini again when they change"),
-    # the scheduler
+    Setting(
+        "WATCH_CONFIG",
+        False,
+        flag,
+        "read config.json and presets.ini again when they change",
+        more=", half a second after the last of several saves",
+    ),
+)
+
+SCHEDULING: tuple[Setting, ...] = (
     Setting("NUM_GPUS", None, integer(1, 1024, or_none=True), "number of GPUs; NVML's count where absent"),
-    Setting("MAX_MODELS_PER_GPU", 1, integer(1, 1000), "models that may be resident on one GPU"),
-    Setting("EVICTION_POLICY", "lru", text, "who leaves: lru longest unused, fifo longest loaded, worth least worth"),
+    Setting(
+        "MAX_MODELS_PER_GPU",
+        1,
+        integer(1, 1000),
+        "models that may be resident on one GPU",
+        more="under another engine it holds only where it is written, as a second rule",
+        page="routing",
+    ),
+    Setting(
+        "EVICTION_POLICY",
+        "lru",
+        text,
+        "who leaves",
+        more=": `lru` the longest unused, `fifo` the longest loaded, `worth` what is used least times how long it "
+        "loads; anything else is taken as `lru`, with a warning",
+        page="policies",
+    ),
     Setting("EVICT_PREFER_IDLE", True, flag, "among victims, an idle one goes before a busy one"),
-    Setting("QUEUE_HEAD_GRACE", 0.0, SECONDS, "seconds for which later requests may overtake a blocked head"),
-    Setting("QUEUE_HEAD_GRACE_FROM", "head", one_of("head", "arrival"), "when the grace begins"),
-    Setting("QUEUE_HEAD_RELEASE", "grace", one_of("grace", "accrued"), "what ends a head's patience"),
+    Setting(
+        "QUEUE_HEAD_GRACE",
+        0.0,
+        SECONDS,
+        "seconds for which later requests may overtake a blocked head",
+        more="at 0 the order of arrival is absolute, and alternating models pay a swap each time",
+        page="tuning",
+    ),
+    Setting(
+        "QUEUE_HEAD_GRACE_FROM",
+        "head",
+        one_of("head", "arrival"),
+        "when the grace begins",
+        more=": when the request is first in line (`head`), or its `arrival`",
+    ),
+    Setting(
+        "QUEUE_HEAD_RELEASE",
+        "grace",
+        one_of("grace", "accrued"),
+        "what ends a head's patience",
+        more=": its `grace`, or the waiting that its model's requests have `accrued`; a grace above 0 is the most",
+        page="policies",
+    ),
     Setting("QUEUE_FORCE_LOAD_TIMEOUT", 300.0, SECONDS, "seconds after which a request goes first; 0 for never"),
-    Setting("DISPATCH_OVERCOMMIT", 0, integer(-1, 100_000), "generations beyond a replica's slots; -1 without limit"),
+    Setting(
+        "DISPATCH_OVERCOMMIT",
+        0,
+        integer(-1, 100_000),
+        "generations beyond a replica's slots; -1 without limit",
+        more=", to use llama-server's own queue",
+    ),
     Setting("CONVERSATION_AFFINITY", True, flag, "ties between replicas go to the one that knows the conversation"),
     Setting("CRASH_RETRIES", 1, integer(0, 100), "how often a request is sent again after a crash"),
     Setting("LOAD_RETRIES", 1, integer(0, 100), "how often a load is tried again where that can help"),
@@ -163,35 +272,98 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("COOLDOWN_MAX", 300.0, SECONDS, "the most it doubles to"),
     Setting("CRASH_WINDOW", 60.0, SECONDS, "two crashes within so many seconds cool a model down"),
     Setting("GLOBAL_TTL", 0.0, SECONDS, "idle seconds after which a model is unloaded; 0 for never"),
-    # limits
-    Setting("MAX_QUEUE", 0, integer(0), "requests that may wait; 0 without limit"),
-    Setting("HEAD_TIMEOUT", 30.0, SOME_SECONDS, "seconds for the headers of a request to come in"),
-    Setting("BODY_TIMEOUT", 60.0, SOME_SECONDS, "seconds without a byte of a body that is to come"),
+)
+
+LIMITS: tuple[Setting, ...] = (
+    Setting("MAX_QUEUE", 0, integer(0), "requests that may wait; 0 without limit", more=", more get a 503"),
+    Setting(
+        "HEAD_TIMEOUT",
+        30.0,
+        SOME_SECONDS,
+        "seconds for the headers of a request to come in",
+        more=", after which the client gets a 408",
+    ),
+    Setting(
+        "BODY_TIMEOUT",
+        60.0,
+        SOME_SECONDS,
+        "seconds without a byte of a body that is to come",
+        more=", after which the client gets a 408",
+    ),
     Setting("MAX_HEAD_KIB", 1024, integer(1, 1 << 20), "largest request line and headers together"),
     Setting("MAX_BODY_MIB", 1024, integer(1, 1 << 20), "largest request body, decoded"),
     Setting("BODY_MEMORY_MIB", 64, integer(0, 1 << 20), "memory for waiting bodies together; more spills to disk"),
-    # how long the world may take
+)
+
+DURATIONS: tuple[Setting, ...] = (
     Setting("HEALTH_CHECK_INTERVAL", 1.0, SOME_SECONDS, "seconds between looks at a ready replica"),
     Setting("HEALTH_CHECK_TIMEOUT", 30.0, SOME_SECONDS, "seconds for an answer to such a look"),
     Setting("LOAD_POLL_INTERVAL", 1.0, SOME_SECONDS, "seconds between looks at a loading replica"),
     Setting("LOAD_POLL_TIMEOUT", 120.0, SOME_SECONDS, "seconds without any progress after which a load is given up"),
     Setting("LOAD_TIMEOUT_CEILING", 1800.0, SOME_SECONDS, "seconds after which a load is given up whatever it does"),
     Setting("UNLOAD_POLL_INTERVAL", 0.5, SOME_SECONDS, "seconds between looks at the memory of a GPU after a stop"),
-    Setting("UNLOAD_POLL_TIMEOUT", 60.0, SECONDS, "seconds for that memory to come back"),
-    Setting("STALL_STREAM_TIMEOUT", 60.0, SOME_SECONDS, "seconds without a token in a stream, or 10 times its norm"),
-    Setting("STALL_FIRST_TIMEOUT", 120.0, SOME_SECONDS, "seconds without a first token, or 10 times the norm"),
-    Setting("CHILD_TRANSPORT", "unix", one_of("unix", "tcp"), "how the router talks to its llama-servers"),
+    Setting(
+        "UNLOAD_POLL_TIMEOUT",
+        60.0,
+        SECONDS,
+        "seconds for that memory to come back",
+        more=" (where NVML is), for which the next load there waits; 0 for not at all",
+    ),
+    Setting(
+        "STALL_STREAM_TIMEOUT",
+        60.0,
+        SOME_SECONDS,
+        "seconds without a token in a stream, or 10 times its norm",
+        more="then the replica counts as wedged; a model whose tokens come slower has 10 times its own mean gap",
+    ),
+    Setting(
+        "STALL_FIRST_TIMEOUT",
+        120.0,
+        SOME_SECONDS,
+        "seconds without a first token, or 10 times the norm",
+        more="a long prompt has 10 times the time it should take",
+    ),
+    Setting(
+        "CHILD_TRANSPORT",
+        "unix",
+        one_of("unix", "tcp"),
+        "how the router talks to its llama-servers",
+        more="`tcp` for a llama-server that cannot listen on a socket file",
+    ),
     Setting("START_RETRIES", 3, integer(0, 100), "how often a process that could not be spawned is tried again"),
-    Setting("GRACEFUL_KILL_TIMEOUT", 5.0, SECONDS, "seconds from SIGTERM to SIGKILL"),
+    Setting(
+        "GRACEFUL_KILL_TIMEOUT", 5.0, SECONDS, "seconds from SIGTERM to SIGKILL", more="a model's `stop-timeout` wins"
+    ),
     Setting("SHUTDOWN_TIMEOUT", 30.0, SECONDS, "seconds for streams to end when the router stops"),
     Setting("CONNECT_TIMEOUT", 5.0, SOME_SECONDS, "seconds for a connection to a child"),
     Setting("QUEUE_COMMENT_INTERVAL", 15.0, SOME_SECONDS, "seconds between comments on a stream that waits"),
-    # the event log
-    Setting("EVENT_LOG_SYNC", "group", one_of("group", "always", "never"), "when the log is synced to disk"),
+)
+
+EVENT_LOG: tuple[Setting, ...] = (
+    Setting(
+        "EVENT_LOG_SYNC",
+        "group",
+        one_of("group", "always", "never"),
+        "when the log is synced to disk",
+        more=": `group` within 50 ms, `always` each event, `never` when the system likes",
+    ),
     Setting("EVENT_LOG_SEGMENT_MIB", 8, integer(1, 1 << 20), "size at which a new segment begins; a start reads one"),
     Setting("EVENT_LOG_KEEP_MIB", 2048, integer(0), "size of old segments that is kept; 0 keeps all"),
     Setting("EVENT_LOG_KEEP_DAYS", 0.0, number(0, 100_000), "age of old segments that is kept; 0 keeps all"),
 )
+
+GROUPS: Mapping[str, tuple[Setting, ...]] = {
+    "Where things are": PLACES,
+    "The dashboard": DASHBOARD,
+    "The front door": FRONT_DOOR,
+    "Scheduling": SCHEDULING,
+    "Limits": LIMITS,
+    "How long the world may take": DURATIONS,
+    "The event log": EVENT_LOG,
+}
+"""As the reference shows them."""
+
+SETTINGS: tuple[Setting, ...] = tuple(setting for group in GROUPS.values() for setting in group)
 
 NEVER_IN_ARGV = frozenset({"API_KEY"})
 """Secrets: neither taken from a command line nor shown in a mistake."""

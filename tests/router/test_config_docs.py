@@ -2,16 +2,20 @@
 
 import json
 import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from router.cache_settings import KeepConfig
-from router.config import TOP_OBJECTS
-from router.model_entry import ENTRY_KEYS, KEY_KEYS
-from router.models import KEEP_KEYS, PROMPT_CACHE_KEYS
+from router.cache_settings import KeepConfig, read_keep
+from router.model_entry import KeyConfig, ModelEntry, key_digest, read_entry, read_keys
+from router.models import Draft
 from router.presets import ALWAYS_ON, PRESET_ONLY, ROUTER_OWNED
-from router.settings import ROUTER_KEYS, SETTINGS, TOP_KEYS
+from router.problems import Findings
+from router.routing import Routing, read_routing
+from router.settings import SETTINGS
 from tests.router.config_desk import Desk
 
 ROOT = Path(__file__).parents[2]
@@ -19,56 +23,39 @@ DOC = (ROOT / "docs" / "configuration.md").read_text()
 QUOTED = set(re.findall(r"`([^`\n]+)`", DOC))
 
 
-def _rows(heading: str) -> dict[str, str]:
-    """The tables under a heading: each key in the first column with the text of the second."""
-    part = re.split(r"\n##+ ", DOC.split(f"{heading}\n", 1)[1])[0]
-    rows: dict[str, str] = {}
-    for line in part.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("| `") else []
-        keys = re.findall(r"`([^`]+)`", cells[0]) if cells else []
-        defaults = [part.strip() for part in cells[1].split(",")] if cells else []
-        defaults = defaults if len(defaults) == len(keys) else ["", *[""] * len(keys)]
-        rows |= dict(zip(keys, defaults, strict=False))
-    return rows
+def test_the_tables_are_what_the_settings_and_keys_say() -> None:
+    """Name, default, what it may be and what it means all come from the code; `make docs` writes them."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "docs", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_setting_is_documented() -> None:
     assert {setting.name for setting in SETTINGS} - QUOTED == set()
 
 
-def test_the_table_of_router_holds_exactly_the_keys_there_are() -> None:
-    assert set(_rows("### ROUTER")) == set(ROUTER_KEYS)
+def test_every_default_is_one_that_may_be_written() -> None:
+    """A copied default changes nothing. Those without a value are not written."""
+    for setting in SETTINGS:
+        if setting.default not in (None, "", ()):
+            assert setting.check(setting.default) == setting.default, setting.name
 
 
-@pytest.mark.parametrize("name", sorted(ROUTER_KEYS))
-def test_documented_defaults_are_the_real_ones(name: str) -> None:
-    assert _rows("### ROUTER")[name] == _shown(ROUTER_KEYS[name].default)
+def test_the_defaults_of_the_keys_are_those_of_what_is_read() -> None:
+    """A model without an entry is one whose entry says nothing, and so are the others."""
+    findings = Findings()
+    assert read_entry({}, "m", "config.json", (), findings) == ModelEntry()
+    drafts: list[Draft] = []
+    assert read_routing({"routing": {"router": {}, "scheduler": {}}}, drafts, (), "config.json", findings) == Routing()
+    keep = read_keep({"promptCache": {}}, "config.json", Path("/nowhere"), None, (), findings)
+    assert replace(keep, directory=Path()) == KeepConfig()
+    alice = read_keys({"alice": {"key": "a secret"}}, "config.json", {}, findings)["alice"]
+    assert alice == KeyConfig(name="alice", sha256=key_digest("a secret"))
+    assert not findings.problems
 
 
-def _shown(default: object) -> str:
-    match default:
-        case None | ():
-            return ""
-        case bool():
-            return str(default).lower()
-        case float():
-            return f"{default:g}"
-    return str(default)
-
-
-def test_keys_at_the_top_and_in_each_object_are_documented() -> None:
-    assert set(_rows("## config.json")) == {*TOP_OBJECTS, *TOP_KEYS}
-    assert set(_rows("### LLM")) - {"1", "[0, 2]"} >= set(ENTRY_KEYS)
-    assert set(_rows("### promptCache and presetGlobals")) == set(PROMPT_CACHE_KEYS)
-    assert set(_rows("### Prompt caches that survive swaps")) == set(KEEP_KEYS)
-    assert set(_rows("### keys")) == set(KEY_KEYS)
-
-
-def test_the_keys_of_routing_are_documented() -> None:
-    """In the table, and each engine with an example in docs/routing.md that can be served."""
-    rows = set(_rows("### routing"))
-    assert {"router.use", "router.scope", "scheduler.use", "scheduler.settings.fifo"} <= rows
-    assert {f"router.settings.{name}" for name in ("groups", "matrix", "capacity")} <= rows
+def test_the_keys_of_routing_have_examples() -> None:
     assert {"members", "swap", "exclusive", "persistent", "vars", "sets", "evict_costs", "pools"} <= QUOTED
 
 
@@ -86,12 +73,6 @@ def test_the_examples_of_routing_can_be_served(tmp_path: Path, example: str) -> 
     desk.models(**models).config({**top, "LLM": models, "keys": {"alice": "a secret"}})
     config = desk.load()
     assert config.scheduler.engine == top["routing"].get("router", {"use": "residency"})["use"]
-
-
-def test_the_defaults_of_kept_prompt_caches_are_the_real_ones() -> None:
-    rows, keep = _rows("### Prompt caches that survive swaps"), KeepConfig()
-    shown = [rows[key] for key in KEEP_KEYS if key != "keepDirectory"]
-    assert shown == [_shown(value) for value in (keep.on, keep.budget_mib, keep.min_tokens, keep.hold_s, keep.persist)]
 
 
 def test_keys_that_never_reach_llama_server_are_documented() -> None:

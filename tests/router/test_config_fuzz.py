@@ -32,7 +32,7 @@ VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS | st.text(max_size=3), inner, max_size=4)
 )
 TOP = st.dictionaries(st.sampled_from([*TOP_OBJECTS, *TOP_KEYS, "x"]), VALUES, max_size=4)
-ENTRIES = st.dictionaries(st.sampled_from(ENTRY_KEYS), VALUES, max_size=4)
+ENTRIES = st.dictionaries(st.sampled_from(sorted(ENTRY_KEYS)), VALUES, max_size=4)
 ROUTER = st.dictionaries(st.sampled_from(sorted(ROUTER_KEYS)), VALUES, max_size=4)
 
 
