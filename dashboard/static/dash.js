@@ -1,6 +1,7 @@
 // The page /dash: what is asked for (it stands in the address), and when what is asked again.
 //
 //   dash-now.js       GPUs, queue, running requests and models, from the router's own /status
+//   dash-unload.js    what is asked before models are unloaded
 //   dash-past.js      tiles and figures, from the dashboard's process
 //   dash-requests.js  the history of requests, and crashes
 import { get } from "./lib/api.js";
