@@ -1,9 +1,10 @@
 """What a document shows as a session is what happens: its commands are run, and what it shows of their output is there.
 
-A session stands in a block ```console: lines that begin with `$ ` are run in the project's folder, the others must be
-lines of the output, in this order, whatever blanks stand between their words.
+A session stands in a block ```console: lines that begin with `$ ` are run in a folder with `examples` in it, the others
+must be lines of the output, in this order, whatever blanks stand between their words.
 """
 
+import os
 import re
 import shlex
 import subprocess
@@ -30,14 +31,22 @@ def test_there_are_sessions_to_look_at() -> None:
     assert sessions()
 
 
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    """An empty folder with the project's examples in it."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    return tmp_path
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "command", "shown"), sessions(), ids=lambda value: str(value)[:60])
-def test_a_session_goes_as_its_page_shows_it(page: str, command: str, shown: list[str]) -> None:
+def test_a_session_goes_as_its_page_shows_it(desk: Path, page: str, command: str, shown: list[str]) -> None:
     program, *arguments = shlex.split(command)
     assert program == "llama-router"
     run = [sys.executable, "-m", "router.cli", *arguments]
-    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    environment = {**os.environ, "TZ": "UTC", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(run, cwd=desk, env=environment, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
-    printed = iter([" ".join(line.split()) for line in done.stdout.splitlines()])
+    printed = iter([" ".join(line.split()) for line in (done.stdout + done.stderr).splitlines()])
     for line in shown:
         assert " ".join(line.split()) in printed, f"{page} shows, and the command does not print here: {line}"

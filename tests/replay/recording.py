@@ -17,7 +17,7 @@ import msgspec
 from eventlog import events as e
 from eventlog.codec import TAIL, rechain
 from eventlog.recover import Recovered
-from eventlog.segments import list_segments, read_blocks, segment_name
+from eventlog.segments import Stream, list_segments, read_blocks, segment_name
 from eventlog.settings import ModelSettings, SchedulerSettings
 from eventlog.writer import LogWriter
 from router.scheduler import POLICY_VERSION, State, carried_from, dump, fold, restore
@@ -101,9 +101,9 @@ def all_in_turn(world: World, requests: int) -> None:
     world.run()
 
 
-def lines_of(folder: Path) -> list[Line]:
-    """Every line of facts and decisions, headers included, without its checksum."""
-    data = b"".join(b"".join(read_blocks(segment.path)) for segment in list_segments(folder, "events"))
+def lines_of(folder: Path, stream: Stream = "events") -> list[Line]:
+    """Every line of facts and decisions, or of observations, headers included, without its checksum."""
+    data = b"".join(b"".join(read_blocks(segment.path)) for segment in list_segments(folder, stream))
     return [msgspec.json.decode(line[:-TAIL] + b"}") for line in data.split(b"\n")[:-1]]
 
 
