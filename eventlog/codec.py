@@ -24,7 +24,11 @@ SCHEMA = 1
 TAIL = len(b',"crc":"00000000"}')
 """Bytes of a line, without its newline, that the checksum does not cover."""
 
+_PUNCTUATION = [(place, sign) for place, sign in enumerate(b',"crc":"00000000"}') if sign != ord("0")]
 _SHORTEST = len(b'{"type":"X"') + TAIL
+
+_SEQ_WITHIN = 64
+"""Bytes in which a type has room."""
 
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -86,6 +90,21 @@ def count_valid(lines: Sequence[bytes], crc: int) -> tuple[int, int]:
     return valid, crc
 
 
+def crc_after(lines: Sequence[bytes], crc: int) -> int | None:
+    """The checksum after the last of these lines; None if they do not continue the chain. Quicker than `count_valid`.
+
+    It is the checksum of all that they say, one after another, so it is computed once for all. What a line in the
+    middle claims as its own checksum is not compared: that must look like one, no more.
+    """
+    after = crc32(b"".join([line[:-TAIL] for line in lines]), crc)
+    tails = b"".join([line[-TAIL:] for line in lines])
+    if stored_crc(lines[-1]) != after or min(map(len, lines)) < _SHORTEST:
+        return None
+    if any(tails[place::TAIL] != bytes([sign]) * len(lines) for place, sign in _PUNCTUATION):
+        return None
+    return after
+
+
 def checksum(line: bytes, crc: int) -> int:
     """The checksum that a line ought to have after a line with `crc`."""
     return crc32(line[:-TAIL], crc)
@@ -100,6 +119,14 @@ def stored_crc(line: bytes) -> int | None:
         return int(tail[8:16], 16)
     except ValueError:
         return None
+
+
+def seq_of(line: bytes) -> int:
+    """The number of a line; 0 if it has none. The line is decoded only where it does not stand right behind `type`."""
+    before, key, after = line.partition(b',"seq":')
+    if key and len(before) < _SEQ_WITHIN:
+        return int(after[: after.index(b",")])
+    return _envelope_decoder.decode(line).seq
 
 
 def decode(line: bytes, schema: int = SCHEMA) -> Event:

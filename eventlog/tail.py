@@ -17,7 +17,7 @@ from eventlog import codec
 from eventlog.errors import LogDamaged
 from eventlog.events import Event, SegmentOpened
 from eventlog.reader import Streams
-from eventlog.scan import Scan
+from eventlog.scan import HEADER_START, Scan
 from eventlog.segments import STREAMS, Segment, Stream, list_segments
 
 _READ_BYTES = 1 << 20
@@ -42,14 +42,22 @@ class Tail:
 
     def poll_records(self) -> list[Record]:
         """As `poll`, with each line as it is stored."""
+        lines = self.poll_lines()
+        if not lines:
+            return []
+        assert self._place is not None
+        return list(zip(lines, codec.decode_lines(lines, self._place.schema), strict=True))
+
+    def poll_lines(self) -> list[bytes]:
+        """As `poll`, each line as it is stored, not decoded."""
         while True:
             if self._place is None and not self._move_on():
                 return []
             assert self._place is not None
-            records = [record for record in self._place.read() if self._is_new(record[1])]
-            if records:
-                self._next_seq = records[-1][1].seq + 1
-                return records
+            lines = self._new(self._place.read())
+            if lines:
+                self._next_seq = codec.seq_of(lines[-1]) + 1
+                return lines
             if not self._place.moved and not self._move_on():
                 return []
 
@@ -59,8 +67,12 @@ class Tail:
             self._place.close()
             self._place = None
 
-    def _is_new(self, event: Event) -> bool:
-        return event.seq >= self._next_seq and not isinstance(event, SegmentOpened)
+    def _new(self, lines: list[bytes]) -> list[bytes]:
+        if lines and lines[0].startswith(HEADER_START):
+            del lines[0]
+        if not lines or codec.seq_of(lines[0]) >= self._next_seq:
+            return lines
+        return [line for line in lines if codec.seq_of(line) >= self._next_seq]
 
     def _move_on(self) -> bool:
         """To the segment after this one, or to the file that took its place."""
@@ -100,7 +112,7 @@ class _Place:
         self._scan = Scan(segment)
         self._blocks: Iterator[list[bytes]] | None = iter(self._scan) if segment.sealed else None
         self._crc: int | None = None
-        self._schema = codec.SCHEMA
+        self.schema = codec.SCHEMA
         self._fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
         self._ino = os.fstat(self._fd).st_ino
 
@@ -110,7 +122,7 @@ class _Place:
     def skip(self) -> None:
         """Go behind what is there."""
         scan = Scan(self.segment).finish()
-        self.offset, self._crc, self._schema = scan.end, scan.crc, scan.schema
+        self.offset, self._crc, self.schema = scan.end, scan.crc, scan.schema
         self._blocks = iter(()) if self.segment.sealed else None
 
     def was_replaced(self) -> bool:
@@ -124,15 +136,14 @@ class _Place:
         """Whether a complete line stands behind this place."""
         return self._blocks is None and not self.fault and b"\n" in self._bytes()
 
-    def read(self) -> list[Record]:
+    def read(self) -> list[bytes]:
         """The next block of lines."""
-        if self._blocks is not None:
-            lines = next(self._blocks, [])
-            self.moved = bool(lines)
-            self.fault, self.offset, self._schema = self._scan.fault, self._scan.end, self._scan.schema
-        else:
-            lines = self._plain_lines()
-        return list(zip(lines, codec.decode_lines(lines, self._schema), strict=True)) if lines else []
+        if self._blocks is None:
+            return self._plain_lines()
+        lines = next(self._blocks, [])
+        self.moved = bool(lines)
+        self.fault, self.offset, self.schema = self._scan.fault, self._scan.end, self._scan.schema
+        return lines
 
     def _plain_lines(self) -> list[bytes]:
         self.moved = False
@@ -146,7 +157,7 @@ class _Place:
             if not isinstance(header, SegmentOpened):
                 self.fault = "it does not begin with the header of a segment"
                 return []
-            self._crc, self._schema = int(header.chain, 16), header.schema
+            self._crc, self.schema = int(header.chain, 16), header.schema
         valid, self._crc = codec.count_valid(lines, self._crc)
         if valid < len(lines):
             # Perhaps a tail that is just being cut; it is damage if a later segment comes.

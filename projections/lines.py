@@ -8,16 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from eventlog.codec import stored_crc
+from eventlog.codec import seq_of, stored_crc
 from eventlog.errors import LogDamaged, LogError
-from eventlog.scan import Scan
+from eventlog.scan import HEADER_START, Scan
 from eventlog.segments import Segment, Stream, list_segments
 from eventlog.tail import Tail
 
 BATCH_BYTES = 64 << 20
-"""About so much is handed out at once: one transaction, and one pass over what is open."""
-
-_HEADER = b'{"type":"SegmentOpened"'
+"""About so much is handed out at once: one pass over what is open."""
 
 
 class LogChanged(LogError):
@@ -76,7 +74,7 @@ class Lines:
                 return block
             self._old = None
         assert self._tail is not None
-        return [line for line, _ in self._tail.poll_records()]
+        return self._tail.poll_lines()
 
     def _old_blocks(self) -> Iterator[list[bytes]]:
         """All segments but the last, from the one with the line that was applied last; the tail goes on from there."""
@@ -85,10 +83,10 @@ class Lines:
             del segments[0]
         for segment in segments[:-1]:
             self._progress(segment)
-            scan = Scan(segment)
+            scan = Scan(segment, briskly=True)
             with suppress(FileNotFoundError):
                 for lines in scan:
-                    if lines[0].startswith(_HEADER):
+                    if lines[0].startswith(HEADER_START):
                         del lines[0]
                     if lines:
                         yield lines
@@ -99,9 +97,3 @@ class Lines:
             self._progress(segments[-1])
             from_seq = max(from_seq, segments[-1].first_seq)
         self._tail = Tail(self._directory, self._stream, from_seq)
-
-
-def seq_of(line: bytes) -> int:
-    """The number of a line, whose second key it is; 0 where it has none."""
-    before, key, after = line.partition(b'"seq":')
-    return int(after[: after.index(b",")]) if key and len(before) < 64 else 0

@@ -2,7 +2,8 @@
 
 A batch is complete lines of one stream. They become temporary tables, one per type of event; each table takes from
 them what it wants; and the place that was reached is stored in the same transaction as the rows. So the database is
-always each stream of the log up to a place, and dropping it loses nothing.
+always each stream of the log up to a place, and dropping it loses nothing. Where much is to be read, one transaction
+takes several batches, since storing rows costs as much as making them, and the next batch is read meanwhile.
 
     projector = Projector(log_directory, database)
     projector.catch_up()
@@ -25,19 +26,22 @@ from typing import Any
 
 import duckdb
 
-from eventlog.codec import stored_crc
+from eventlog.codec import seq_of, stored_crc
 from eventlog.housekeeping import read_header
 from eventlog.segments import STREAMS, Segment, Stream, list_segments
 from projections.database import MEMORY_MIB, new_database, open_database
 from projections.definitions import definitions
 from projections.errors import DatabaseLocked, DatabaseUnusable
-from projections.lines import BATCH_BYTES, Lines, LogChanged, seq_of
-from projections.staging import Staging, expanded
+from projections.lines import BATCH_BYTES, Lines, LogChanged
+from projections.staging import Batch, Staging, expanded
 
 logger = logging.getLogger("llama_router.projections")
 
 SOONEST_S = 0.1
 LATEST_S = 1.0
+
+COMMIT_BYTES = 256 << 20
+"""About so much goes into one transaction where much is to be read."""
 
 Progress = Callable[[Segment], None]
 
@@ -147,15 +151,8 @@ class Projector:
 
     def _catch_up(self) -> int:
         over = threading.Event()
-
-        def drain(feed: "_Feed") -> int:
-            count = 0
-            while not over.is_set() and (new := feed.apply(BATCH_BYTES)):
-                count += new
-            return count
-
         with ThreadPoolExecutor(len(STREAMS), thread_name_prefix="rebuild") as pool:
-            drains = [pool.submit(drain, feed) for feed in self._feeds.values()]
+            drains = [pool.submit(feed.drain, over) for feed in self._feeds.values()]
             try:
                 count = sum(each.result() for each in drains)
             finally:
@@ -252,18 +249,37 @@ class _Feed:
 
     def apply(self, size_bytes: int) -> int:
         """A batch of what is new, if something is; how many lines."""
-        lines = self._lines.read(size_bytes)
-        if lines:
+        batch = self._next(size_bytes)
+        if batch.lines:
             with transaction(self._connection):
-                self._apply(lines)
-        return len(lines)
+                self._apply(batch)
+        return batch.lines
+
+    def drain(self, over: threading.Event) -> int:
+        """All that is there, unless it is over before; how many lines."""
+        count = 0
+        with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead:
+            batch = self._next(BATCH_BYTES)
+            while batch.lines and not over.is_set():
+                with transaction(self._connection):
+                    taken_bytes = 0
+                    while batch.lines and taken_bytes < COMMIT_BYTES:
+                        coming = ahead.submit(self._next, BATCH_BYTES) if batch.size_bytes >= BATCH_BYTES else None
+                        self._apply(batch)
+                        count += batch.lines
+                        taken_bytes += batch.size_bytes
+                        batch = coming.result() if coming else self._staging.sorted([])
+        return count
 
     def close(self) -> None:
         self._lines.close()
         self._connection.close()
 
-    def _apply(self, lines: list[bytes]) -> None:
-        staged = self._staging.load(self._connection, lines)
+    def _next(self, size_bytes: int) -> Batch:
+        return self._staging.sorted(self._lines.read(size_bytes))
+
+    def _apply(self, batch: Batch) -> None:
+        staged = self._staging.load(self._connection, batch)
         for definition in definitions():
             if definition.stream == self._stream:
                 for step in definition.steps:
@@ -271,7 +287,7 @@ class _Feed:
                         self._run(expanded(step, staged))
                         if "*" not in step.types:
                             self._has_changed(definition.name)
-        place = [seq_of(lines[-1]), stored_crc(lines[-1]), self._stream]
+        place = [seq_of(batch.last), stored_crc(batch.last), self._stream]
         self._run("UPDATE applied SET seq = ?, crc = ? WHERE stream = ?", place)
 
     def _run(self, sql: str, parameters: Sequence[object] = ()) -> None:

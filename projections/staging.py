@@ -43,21 +43,31 @@ class Staging:
         self._takes_others = any("*" in step.types for step in steps)
         self._tables: set[str] = set()
 
-    def load(self, connection: duckdb.DuckDBPyConnection, lines: Sequence[bytes]) -> "Staged":
-        """Make tables of these lines."""
+    def sorted(self, lines: Sequence[bytes]) -> "Batch":
+        """These lines, type by type. Touches no table: the next batch can be sorted while one is loaded."""
         by_type = self._by_type(lines)
-        present = frozenset(by_type)
-        together = len(lines) <= SMALL_LINES
+        return Batch(
+            lines=len(lines),
+            size_bytes=sum(map(len, lines)),
+            longest_bytes=max(map(len, lines), default=0),
+            last=lines[-1] if lines else b"",
+            parts={name: b"\n".join(some) for name, some in by_type.items()},
+        )
+
+    def load(self, connection: duckdb.DuckDBPyConnection, batch: "Batch") -> "Staged":
+        """Make tables of its lines."""
+        present = frozenset(batch.parts)
+        together = batch.lines <= SMALL_LINES
         if together:
             columns = {"type": "VARCHAR"}
             for name in sorted(present):
                 columns |= columns_of(self.stream, name)
             tables = {TOGETHER}
-            self._read(connection, TOGETHER, columns, [line for some in by_type.values() for line in some])
+            self._read(connection, TOGETHER, columns, b"\n".join(batch.parts.values()), batch.longest_bytes)
         else:
             tables = {_table(name) for name in present}
-            for name, some in by_type.items():
-                self._read(connection, _table(name), columns_of(self.stream, name), some)
+            for name, data in batch.parts.items():
+                self._read(connection, _table(name), columns_of(self.stream, name), data, batch.longest_bytes)
         os.ftruncate(self._fd, 0)
         for table in self._tables - tables:
             connection.execute(f"DROP TABLE {table}")
@@ -89,18 +99,31 @@ class Staging:
         return by_type
 
     def _read(
-        self, connection: duckdb.DuckDBPyConnection, table: str, columns: dict[str, str], lines: list[bytes]
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        table: str,
+        columns: dict[str, str],
+        data: bytes,
+        longest_bytes: int,
     ) -> None:
-        data = b"\n".join(lines)
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, data, 0)
-        longest = max(_OBJECT_BYTES, *map(len, lines)) if len(data) > _OBJECT_BYTES else _OBJECT_BYTES
         # What does not have the type of its column comes as NULL.
         connection.execute(
             f"CREATE OR REPLACE TEMP TABLE {table} AS FROM read_json("
             f"'{self.path}', format = 'newline_delimited', columns = {columns},"
-            f" ignore_errors = true, maximum_object_size = {longest})"
+            f" ignore_errors = true, maximum_object_size = {max(_OBJECT_BYTES, longest_bytes)})"
         )
+
+
+class Batch(NamedTuple):
+    """Lines of one stream, sorted: those of each type in one piece."""
+
+    lines: int
+    size_bytes: int
+    longest_bytes: int
+    last: bytes
+    parts: dict[str, bytes]
 
 
 class Staged(NamedTuple):

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from eventlog import codec
-from eventlog.codec import UnknownEvent, count_valid, decode, decode_lines, encode_lines, rechain
+from eventlog.codec import UnknownEvent, count_valid, crc_after, decode, decode_lines, encode_lines, rechain, seq_of
 from eventlog.events import ALL, BY_NAME, AdminDrain, Event, MetricsSampled, SegmentOpened, SlotReleased
 from eventlog.reader import read
 from eventlog.verify import verify
@@ -144,6 +144,30 @@ def test_the_chain_finds_a_lost_a_doubled_and_a_swapped_line() -> None:
 def test_a_checksum_alone_is_no_line() -> None:
     """A line that says nothing would continue every chain."""
     assert count_valid([b',"crc":"0000002a"}'], 42)[0] == 0
+    assert crc_after([b',"crc":"0000002a"}'], 42) is None
+
+
+def test_a_chain_that_is_compared_at_its_end_alone_still_knows_every_byte_of_what_is_said() -> None:
+    """Only what a line in the middle claims as its own checksum can be another number: nobody goes on from there."""
+    data, crc = encode_lines([AdminDrain(seq=n, op=n) for n in range(1, 4)], 0)
+    a, b, c = data.splitlines()
+
+    assert crc_after([a, b, c], 0) == crc
+    assert crc_after([a, c], 0) is None
+    assert crc_after([b, a, c], 0) is None
+    assert crc_after([a, b, c, b""], 0) is None
+    claimed = range(len(b) - 10, len(b) - 2)
+    for place in range(len(b)):
+        flipped = b[:place] + bytes([b[place] ^ 1]) + b[place + 1 :]
+        assert (crc_after([a, flipped, c], 0) == crc) == (place in claimed), flipped
+
+
+def test_the_number_of_a_line_is_found_without_decoding_it_and_wherever_it_stands() -> None:
+    for kind in ALL:
+        data, _ = encode_lines([sample(kind, 4711)], 0)
+        assert seq_of(data[:-1]) == 4711, kind
+    assert seq_of(b'{"type":"Later","note":"%b","seq":7,"op":1}' % (b"x" * 80)) == 7
+    assert seq_of(b'{"type":"Later","op":1}') == 0
 
 
 def test_a_chain_can_be_made_anew_from_another_start() -> None:
