@@ -69,6 +69,8 @@ class ModelView:
     """From dispatch to the first token, of streams."""
     token_us: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
     """Per token, mean of one answer each."""
+    limit_used: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    """Tokens of an answer as a share of its limit, where there was one."""
     failure: Failure | None = None
     """Cleared when the model is ready again."""
     slot_ctx: int = 0
@@ -127,6 +129,7 @@ class View:
                 service_us=model.service_us,
                 first_us=model.first_us,
                 token_us=model.token_us,
+                limit_used=model.limit_used,
             )
             for name, model in self.models.items()
         }
@@ -208,6 +211,9 @@ class View:
                 model.token_us.append((event.took_us - before_us) / event.completion_tokens)
             if request.stream and event.first_token_us >= 0:
                 model.first_us.append(event.first_token_us)
+            made = max(event.timing.predicted_n, event.completion_tokens)
+            if request.max_tokens > 0 and made > 0:
+                model.limit_used.append(min(1.0, made / request.max_tokens))
 
     def _gone(self, event: e.RequestCancelled | e.RequestFailed | e.RequestRejected | e.RequestLost) -> None:
         self.requests.pop(event.rid, None)

@@ -2,8 +2,8 @@
 
 Pure: the scheduler's state and the view in, one `Wait` per request out. What holds the head of a queue is in its
 RequestHeld; what holds the others follows from the state. The estimate is made of medians of what the log said lately:
-how long loads, stops, requests and tokens of that model took; a limit of tokens is taken as the length of the answer.
-Where one of them has not been seen yet there is none.
+how long loads, stops, requests and tokens of that model took, and how much of a limit of tokens its answers use: all of
+it, until some have ended. Where one of them has not been seen yet there is none.
 """
 
 import heapq
@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from router.api.view import View
+from router.api.view import ModelView, Open, View
 from router.scheduler import engines
 from router.scheduler.state import Model, Request, State, Swap, gpus_of, is_cooling, key_is_full
 
@@ -281,7 +281,7 @@ class Estimate:
         model = self._view.model(request.model)
         token_us = _median(model.token_us)
         if seen is not None and seen.max_tokens > 0 and token_us is not None:
-            return (_median(model.first_us) or 0.0) + seen.max_tokens * token_us
+            return (_median(model.first_us) or 0.0) + _expected_tokens(model, seen) * token_us
         usual_us = _median(model.service_us)
         return math.inf if usual_us is None else usual_us
 
@@ -298,12 +298,18 @@ class Estimate:
                 token_us = (so_far_us - max(0, seen.first_byte_us)) / seen.frames
             if token_us is not None:
                 if seen.frames:
-                    return max(0, seen.max_tokens - seen.frames) * token_us
-                left_us = (_median(model.first_us) or 0.0) + seen.max_tokens * token_us - so_far_us
+                    return max(0, _expected_tokens(model, seen) - seen.frames) * token_us
+                left_us = (_median(model.first_us) or 0.0) + _expected_tokens(model, seen) * token_us - so_far_us
                 return left_us if left_us > 0 else math.inf
         # Those that ended sooner say nothing about it any more.
         usual_us = _median([took_us for took_us in model.service_us if took_us > so_far_us])
         return math.inf if usual_us is None else usual_us - so_far_us
+
+
+def _expected_tokens(model: ModelView, seen: Open) -> float:
+    """Of an answer with a limit: as much of it as others used, or all of it once that is exceeded."""
+    expected = seen.max_tokens * (_median(model.limit_used) or 1.0)
+    return expected if seen.frames < expected else seen.max_tokens
 
 
 def _median(values: Collection[float]) -> float | None:

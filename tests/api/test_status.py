@@ -209,6 +209,26 @@ def test_streams_that_have_just_begun_are_expected_to_use_their_limit_of_tokens(
     World.run(story)
 
 
+def test_clients_that_ask_for_far_more_tokens_than_they_get_do_not_frighten_those_who_wait() -> None:
+    """Answers so far had 30 of 600 tokens: two streams with that limit end in 3 s, unless they have more already."""
+
+    async def story(world: World) -> None:
+        short = e.SlotTiming(predicted_n=30, predicted_us=3_000_000)
+        await world.finish(await world.arrive("alpha", max_tokens=600), timing=short)
+        running = [await world.arrive("alpha", max_tokens=600) for _ in range(2)]
+        await world.arrive("alpha", max_tokens=600)
+        (soon,) = await queue(world)
+        assert 0 < soon["eta_us"] <= 3_000_000
+        for rid in running:
+            await world.post(e.TokensStreamed(rid=rid, gaps_us=[100_000] * 40))
+        view = world.services.view
+        (wait,) = waits(world.loop.state, view, view.requests[running[0]].dispatched_us + 4_000_000)
+        assert wait.eta_us is not None
+        assert 50_000_000 < wait.eta_us <= 56_000_000
+
+    World.run(story)
+
+
 def test_the_speed_of_a_stream_itself_counts_more_than_that_of_others() -> None:
     """Others made 7 tokens in 3 s; these two have made 100 tokens of 600 in 2 s and have 10 s to go."""
 
