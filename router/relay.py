@@ -9,7 +9,7 @@ RequestFinished, RequestCancelled, RequestFailed or RequestRejected:
                   '------requeued------ upstream lost --> failed
 
 A request has one task and no timeout. A client that leaves is noticed by its connection (`router.client`), not by a
-task: the connection to the replica is closed in the same moment, unless the request is detached and read to its end.
+task: the connection to the replica is left in the same moment, unless the request is detached and read to its end.
 What passes by the scheduler is in `router.passage`. Nothing here knows why something was decided.
 """
 
@@ -626,8 +626,11 @@ class Relay:
             # A frame is a token, or nearly; and the prompt was read, by our own estimate of it.
             self._quotas.spend(flight.caller, flight.prompt_tokens + (answer.frames if answer is not None else 0))
             if flight.connection is not None:
-                flight.connection.close()
-            self._releases.watch(flight.rid, flight.replica)
+                flight.connection.leave(
+                    partial(self._releases.watch, flight.rid, flight.replica, self._loop.clock.now_us())
+                )
+            else:
+                self._releases.released(flight.rid, flight.replica)
         flight.wake()
 
     def _weight_on(self, replica: str) -> int:

@@ -1,8 +1,13 @@
 """When a slot is really free after a cancel.
 
-A closed connection tells llama-server that its client is gone, but it ends the batch that it computes first: up to 20 s
-in a long prefill on a slow CPU. `/slots` shows it, and is itself answered only between batches. One watch per replica
-asks until no more slots work than requests of ours are alive there, or until the replica itself is gone.
+A closed connection tells llama-server that its client is gone, and it closes its side when it has noticed
+(`Connection.leave`). But it ends the batch that it computes first: up to 20 s in a long prefill on a slow CPU. `/slots`
+shows it, and is itself answered only between batches. One watch per replica asks until no more slots work than requests
+of ours are alive there, or until the replica itself is gone.
+
+`/slots` alone would not do: it shows no request that is still unread, and one of ours that has yet to begin hides one
+that has yet to end. And who asks it more often than once a second keeps llama-server from noticing anything: it looks
+for its client only when it has heard nothing for a second, of any request.
 """
 
 import asyncio
@@ -16,7 +21,8 @@ from eventlog.events import Fact, SlotReleased
 from router.upstream import Endpoint, UpstreamError, fetch
 
 FIRST_PAUSE_S = 0.01
-LONGEST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 1.5
+"""Longer than the second of silence after which llama-server looks for its clients."""
 ASK_TIMEOUT_S = 30.0
 GIVE_UP_S = 300.0
 """A slot that still works so long after its cancel is reported free all the same: its replica is watched elsewhere."""
@@ -55,13 +61,13 @@ class Releases:
         self._waiting: dict[str, dict[int, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def watch(self, rid: int, replica: str) -> None:
-        """The request was cancelled and its connection closed: report when the replica has let go of it."""
+    def watch(self, rid: int, replica: str, since_us: int) -> None:
+        """The request was cancelled at `since_us` and its connection is closed: report when its slot is free."""
         waiting = self._waiting.get(replica)
         if waiting is not None:
-            waiting[rid] = self._now_us()
+            waiting[rid] = since_us
             return
-        self._waiting[replica] = {rid: self._now_us()}
+        self._waiting[replica] = {rid: since_us}
         task = asyncio.get_running_loop().create_task(self._watch(replica))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

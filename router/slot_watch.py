@@ -18,7 +18,8 @@ from router.scheduler.state import Replica, Request, State
 from router.upstream import Endpoint
 
 FIRST_PAUSE_S = 0.02
-LONGEST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 1.5
+"""Longer than the second of silence after which llama-server looks for clients that are gone."""
 ASK_TIMEOUT_S = 5.0
 
 

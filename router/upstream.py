@@ -1,9 +1,10 @@
 """An HTTP/1.1 client connection to one llama-server, thin enough for the data path.
 
 It is httptools (uvicorn's own parser) on an asyncio transport over a UNIX socket or TCP, one exchange at a time.
-`close()` drops the connection at once, which is how a generation is cancelled. After a complete exchange a `Pool` may
-keep it for the next one: that halves the cost of small requests (25 us against 55, measured over a UNIX socket), but
-llama-server holds a thread for every open connection, so they are few and kept for a moment only.
+`close()` drops the connection at once; `leave()` cancels a generation and waits until the child lets go. After a
+complete exchange a `Pool` may keep it for the next one: that halves the cost of small requests (25 us against 55,
+measured over a UNIX socket), but llama-server holds a thread for every open connection, so they are few and kept for
+a moment only.
 
 `relay.py` streams over `Connection`; everybody else asks small questions with `fetch`.
 
@@ -29,6 +30,8 @@ FETCH_LIMIT = 64 * 1024 * 1024
 """Largest answer that `fetch` takes, in bytes."""
 IDLE_S = 1.0
 """How long a connection rests; llama-server itself closes it after 5 s."""
+LEAVE_S = 5.0
+"""How long a child that is told that nobody listens may go on; then the connection is cut."""
 CONNECT_PAUSE_S = 0.005
 """Between tries while the queue of a socket file is full: llama-server takes connections one at a time."""
 
@@ -106,11 +109,13 @@ class Connection(asyncio.Protocol):
         "_buffered",
         "_chunks",
         "_complete",
+        "_cutting",
         "_drained",
         "_error",
         "_keeps_alive",
         "_loop",
         "_nudged",
+        "_on_left",
         "_parser",
         "_paused",
         "_sink",
@@ -149,6 +154,8 @@ class Connection(asyncio.Protocol):
         self._error: UpstreamError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
+        self._on_left: Callable[[], None] | None = None
+        self._cutting: asyncio.TimerHandle | None = None
 
     # --- what the consumer calls ---
 
@@ -302,8 +309,36 @@ class Connection(asyncio.Protocol):
         self._buffered = 0
         self._all_sent = self._keeps_alive = self._started = self._complete = self._told = self._nudged = False
 
+    def leave(self, on_left: Callable[[], None]) -> None:
+        """Want no more of the answer, and be called back, once, when the child is done with the request.
+
+        The child reads the end of what we say, by which llama-server knows that its client is gone, and closes its side
+        when it has given up. Nothing else tells that it is not still about to begin: a request that waits unread in a
+        socket, or whose prompt is being split into tokens, shows in no slot. One that was not sent completely is never
+        begun. A child that has not closed after `LEAVE_S` seconds is cut off. A wait in progress ends with `Broken`.
+        """
+        transport = self._transport
+        if (
+            transport is None
+            or transport.is_closing()
+            or self._complete
+            or not self._all_sent
+            or transport.get_write_buffer_size()
+        ):
+            self.close()
+            on_left()
+            return
+        self._tap = None
+        self._on_left = on_left
+        self._cutting = self._loop.call_later(LEAVE_S, transport.abort)
+        self._end(Broken("closed by us"))
+        self.resume()  # the end of its side is only seen by reading
+        transport.write_eof()
+
     def close(self) -> None:
         """Drop the connection now, whatever is in flight. A wait in progress ends with `Broken`."""
+        if self._on_left is not None:
+            return  # the child is about to
         self._tap = None
         if self._transport is not None:
             self._transport.abort()
@@ -347,6 +382,10 @@ class Connection(asyncio.Protocol):
         stage = "before its answer was complete" if self._started else "before it answered"
         self._end(Broken(f"connection {'broke' if exc else 'ended'} {stage}" + (f": {exc}" if exc else "")))
         self._transport = None
+        on_left, self._on_left = self._on_left, None
+        if on_left is not None and self._cutting is not None:
+            self._cutting.cancel()
+            on_left()
 
     def pause_writing(self) -> None:
         if self._drained is None:

@@ -111,3 +111,33 @@ def test_the_log_says_who_left_and_when_the_slot_was_free(tmp_path: Path) -> Non
         assert follower.status == 200
         freed = router.ledger.events("slot_freed")[0]
         assert router.ledger.events("request_start", tag="next")[0]["mono_us"] >= freed["mono_us"]
+
+
+def test_a_slot_is_not_free_while_the_server_has_yet_to_look_at_the_request(tmp_path: Path) -> None:
+    """The client leaves at once, and the server is slow to take up what it was sent: no slot works, but one will."""
+    with routed(tmp_path, [Model("a")]) as router:
+        assert router.chat("a").status == 200
+        call = router.post("/embedding", "a", standin={"tag": "unread", "take_s": 0.5})
+        router.wait_event("RequestDispatched", lambda event: event["rid"] == 2)
+        call.close()
+        follower = router.chat("a", standin={"tag": "next", "first_byte_s": 0.6})
+        assert follower.status == 200
+        given_up = router.ledger.wait_for("disconnect_seen", tag="unread")
+        assert router.ledger.events("request_start", tag="next")[0]["mono_us"] > given_up["mono_us"]
+
+
+def test_a_slot_is_not_free_because_another_request_has_yet_to_take_its_own(tmp_path: Path) -> None:
+    """Two slots: one is still at the batch of a client that left, the other is promised to a request that the server
+    has not looked at. One slot works and one request is alive, and yet there is no room for a third."""
+    with routed(tmp_path, [Model("a", slots=2)]) as router:
+        assert router.chat("a").status == 200
+        leaving = router.chat("a", standin={"tag": "left", "first_byte_s": 60, "release_delay_s": 1.0})
+        router.ledger.wait_for("slot_taken", tag="left")
+        slow = router.chat("a", standin={"tag": "slow", "take_s": 0.5, "first_byte_s": 1.5})
+        router.wait_event("RequestDispatched", lambda event: event["rid"] == 3)
+        leaving.close()
+        router.wait_event("RequestCancelled", rid=2)
+        third = router.chat("a", standin={"tag": "third"})
+        assert (slow.status, third.status) == (200, 200)
+        freed = router.ledger.wait_for("slot_freed", tag="left")
+        assert router.ledger.events("request_start", tag="third")[0]["mono_us"] > freed["mono_us"]

@@ -175,6 +175,90 @@ def test_close_ends_a_wait_and_reaches_the_child_at_once(tmp_path: Path) -> None
     run(story)
 
 
+def test_who_leaves_is_called_back_when_the_child_is_done(tmp_path: Path) -> None:
+    """The child reads the end at once, and takes its time: until it closes, it may still be about to begin."""
+    told, done, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.read() == b""
+        told.set()
+        await done.wait()
+        await says(b"HTTP/1.1 200 OK\r\nContent-Length: 70000\r\n\r\n", b"x" * 70_000)(reader, writer)
+
+    async def story() -> None:
+        async with child(tmp_path, serve) as endpoint:
+            connection = await Connection.open(endpoint)
+            await connection.send(GET)
+            reading = asyncio.create_task(connection.read())
+            await asyncio.sleep(0)
+            connection.leave(left.set)
+            with pytest.raises(Broken, match="closed by us"):
+                await reading
+            connection.close()
+            await told.wait()
+            assert not left.is_set()
+            done.set()
+            await left.wait()
+
+    run(story)
+
+
+def test_a_child_that_goes_on_talking_to_nobody_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream, "LEAVE_S", 0.1)
+    left, noticed = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        try:
+            while True:
+                writer.write(b"7\r\ndata: x\r\n")
+                await writer.drain()
+                await asyncio.sleep(0.001)
+        except ConnectionError:
+            noticed.set()
+
+    async def story() -> None:
+        async with child(tmp_path, serve) as endpoint:
+            connection = await Connection.open(endpoint)
+            await connection.send(GET)
+            await connection.start()
+            connection.leave(left.set)
+            await left.wait()
+            await noticed.wait()
+
+    run(story)
+
+
+@pytest.mark.parametrize("what", ["answered", "half sent", "broken"])
+def test_who_leaves_a_child_that_cannot_be_at_work_need_not_wait(tmp_path: Path, what: str) -> None:
+    """It has answered, it never got the whole request, or it is not there any more."""
+    left = asyncio.Event()
+    body = b"x" * 10_000_000 if what == "half sent" else b""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if what == "answered":
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        if what != "broken":
+            await asyncio.Event().wait()
+
+    async def story() -> None:
+        async with child(tmp_path, serve) as endpoint:
+            connection = await Connection.open(endpoint)
+            sending = asyncio.create_task(connection.send(GET, body))
+            await asyncio.sleep(0)
+            if what == "answered":
+                assert await connection.read() == b"ok"
+            elif what == "broken":
+                with pytest.raises(Broken):
+                    await connection.read()
+            connection.leave(left.set)
+            assert left.is_set()
+            with contextlib.suppress(Broken):
+                await sending
+
+    run(story)
+
+
 def test_a_nudge_lets_a_reader_do_something_else(tmp_path: Path) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)

@@ -10,10 +10,12 @@ and fails if a stand-in is still alive.
 import gzip
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -86,6 +88,10 @@ QUICK = {
 """Settings that make the router look often; a test's own settings come on top."""
 
 
+RUN_DIR_BYTES = 79
+"""The longest path of a run directory: sockets have their names in it."""
+
+
 class RouterProcess:
     """`llama-router serve` as a process of its own, on stand-ins."""
 
@@ -108,12 +114,15 @@ class RouterProcess:
         self.ledger = Ledger(folder / "ledger")
         self.memory = GpuMemory(folder / "gpus")
         self.log_dir = folder / "log"
-        (folder / "run").mkdir(mode=0o700, exist_ok=True)
+        self.run_dir = folder / "run"
+        if len(os.fsencode(self.run_dir)) > RUN_DIR_BYTES:
+            self.run_dir = Path(tempfile.gettempdir()) / f"run-{os.getpid()}-{self.port}"
+        self.run_dir.mkdir(mode=0o700, exist_ok=True)
         ours = {
             "ROUTER_CONFIG_PATH": str(folder / "config.json"),
             "LLAMA_PRESETS_PATH": str(folder / "presets.ini"),
             "EVENT_LOG_DIR": str(self.log_dir),
-            "RUN_DIR": str(folder / "run"),
+            "RUN_DIR": str(self.run_dir),
             "LLAMA_ROUTER_STATE_DIR": str(folder / "state"),
             "STANDIN_LEDGER": str(folder / "ledger"),
             "STANDIN_GPU_DIR": str(folder / "gpus"),
@@ -138,6 +147,8 @@ class RouterProcess:
     ) -> None:
         self.stop()
         left = self.kill_children()
+        if not self.run_dir.is_relative_to(self.folder):
+            shutil.rmtree(self.run_dir)
         if kind is None:
             assert not left, f"the router left children behind: {left}"
 

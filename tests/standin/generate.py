@@ -79,6 +79,7 @@ class Generation:
 
     def run(self) -> bool:
         """Answers; whether the connection can be used again."""
+        time.sleep(self.script.take_s)
         kept = {name: value for name, value in self.request.headers.items() if name in HEADERS_KEPT}
         self.note(
             "request_start",

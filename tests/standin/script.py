@@ -52,6 +52,8 @@ class Script:
     tokens: int = 8
     gap_s: float = 0.0
     first_byte_s: float = 0.0
+    take_s: float = 0.0
+    """A request is looked at only so long after it came, whatever has become of its client."""
     gate: str = ""
     """Its second chunk waits until this file exists."""
     chunk_bytes: int = 0
