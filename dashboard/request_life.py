@@ -1,7 +1,7 @@
 """The life of one request: what it waited for and how long, where it ran, how its tokens came, who passed whom.
 
 `read` asks the tables; everything below it is pure. Counterpart of `replay explain --request`, which folds the log for
-it; this is made of the tables alone, so that a page may ask for it each second while the request still runs.
+it; this is made of the tables alone, so that a page may ask for it again and again while the request still runs.
 """
 
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""The page of one swap, and the same as JSON. It is made anew each second while the swap lasts; see story.js."""
+"""The page of one swap, and the same as JSON. It is made anew at each change while the swap lasts; see story.js."""
 
 from typing import Any
 

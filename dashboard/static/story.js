@@ -1,30 +1,45 @@
-// A page that tells of something that still goes on: asked for again each second until it has ended.
+// A page that tells of something that still goes on: asked for again when the tables have changed, until it has ended.
 import { drawAll, keepFigures } from "./lib/embedded.js";
+import { calm, listen } from "./lib/live.js";
 import { keepMoments } from "./lib/moments.js";
 
-const EVERY_MS = 1000;
+const GAP_MS = 1000;
 const TROUBLE_MS = 5000;
 
 const page = () => document.querySelector(".story");
+const isLive = () => page()?.dataset.live === "1";
 
-function isBusy() {
-  // Neither a selection nor what has the focus is taken from under the reader's hands.
-  const live = page();
+/** Neither a selection nor what has the focus is taken from under the reader's hands. */
+function isSelected() {
   const chosen = document.getSelection();
-  return document.hidden || (!chosen.isCollapsed && live.contains(chosen.anchorNode));
+  return !chosen.isCollapsed && page().contains(chosen.anchorNode);
 }
 
-async function renew() {
+const renew = calm(async () => {
+  if (!isLive() || document.hidden) return;
+  if (isSelected()) {
+    document.addEventListener("selectionchange", again, { once: true });
+    return;
+  }
+  try {
+    await replace();
+  } catch {
+    setTimeout(renew, TROUBLE_MS);
+  }
+  if (!isLive()) stopFollowing();
+}, () => GAP_MS);
+
+const again = () => renew();
+
+async function replace() {
   const response = await fetch("?part=1", { credentials: "same-origin" });
-  if (!response.ok) return TROUBLE_MS;
   const made = new DOMParser().parseFromString(await response.text(), "text/html").querySelector(".story");
-  if (!made) return TROUBLE_MS;
+  if (!response.ok || !made) throw new Error(`the answer was ${response.status}`);
   const focused = document.activeElement?.getAttribute?.("href");
   replaceChanged(page(), made);
   keepMoments(page());
   drawAll(page());
   if (focused) page().querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
-  return EVERY_MS;
 }
 
 /** Only the parts that differ are replaced, so that figures and scroll positions of the others stay. */
@@ -52,18 +67,15 @@ function remember() {
   for (const child of page().children) sources.set(child, child.outerHTML);
 }
 
-async function watch() {
-  let pause = EVERY_MS;
-  while (page()?.dataset.live === "1") {
-    await new Promise((resolve) => setTimeout(resolve, pause));
-    try {
-      pause = isBusy() ? EVERY_MS : await renew();
-    } catch {
-      pause = TROUBLE_MS;
-    }
+/** Until it has ended. What no table tells of, a post-mortem in the making, is asked for by the clock. */
+function follow() {
+  if (page().dataset.follow === "clock") {
+    const clock = setInterval(renew, GAP_MS);
+    return () => clearInterval(clock);
   }
+  return listen({ changed: again, state: () => {} });
 }
 
 remember();
 drawAll(document);
-watch();
+const stopFollowing = isLive() ? follow() : () => {};

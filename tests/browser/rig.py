@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Request, Response, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Request, Response, TimeoutError, expect
 
 from tests.standin.client import Call
 from tests.standin.fixtures import Model, RouterProcess
@@ -123,6 +123,16 @@ def no_overflow(page: Page) -> None:
         page.wait_for_timeout(FRAME_MS)  # figures follow a moment after the window
         wide, there = page.evaluate(sizes)
     raise AssertionError(f"{page.url} is {wide} px wide on {there}")
+
+
+def is_silent(page: Page, ms: int) -> bool:
+    """Whether the page asks for nothing for so long."""
+    try:
+        with page.expect_request("**", timeout=ms):
+            pass
+    except TimeoutError:
+        return True
+    return False
 
 
 class Router(RouterProcess):

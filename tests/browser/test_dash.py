@@ -6,11 +6,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, TimeoutError, expect
+from playwright.sync_api import Page, expect
 
 from dashboard import units
 from dashboard.assets import assets
-from tests.browser.rig import LONG, NARROW, PATIENCE_MS, WIDE, Router, Window, no_overflow
+from tests.browser.rig import LONG, NARROW, PATIENCE_MS, WIDE, Router, Window, is_silent, no_overflow
 from tests.browser.test_numbers import sql
 from tests.standin.client import CutShort
 
@@ -194,15 +194,6 @@ def test_a_lost_connection_is_said_and_found_again(window: Window, router: Route
         assert page.evaluate("window.same")
 
 
-def _is_silent(page: Page, ms: int) -> bool:
-    try:
-        with page.expect_request("**", timeout=ms):
-            pass
-    except TimeoutError:
-        return True
-    return False
-
-
 def test_a_hidden_page_asks_for_nothing(window: Window) -> None:
     with window.open(RANGE) as page:
         settled(page)
@@ -213,7 +204,7 @@ def test_a_hidden_page_asks_for_nothing(window: Window) -> None:
         page.evaluate(hide, True)
         expect(page.locator("#live-text")).to_have_text("Paused")
         # Longer than it is ever silent while it is looked at; what had begun before may still come to its end.
-        assert any(_is_silent(page, 2500) for _ in range(8))
+        assert any(is_silent(page, 2500) for _ in range(8))
         page.evaluate(hide, False)
         expect(page.locator("#live-text")).to_have_text("Live")
 

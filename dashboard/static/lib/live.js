@@ -7,15 +7,18 @@ const SLOWEST_MS = 10_000;
 /**
  * Calls `changed(tables)` when these tables have moved on, or without any when everything may have, and `state("live" | "lost" | "paused")` as the
  * connection comes and goes. Nothing is heard while the tab is hidden; when it is shown again, `changed()` comes at once.
+ * Returns what ends it.
  */
 export function listen({ changed, state }) {
   let source = null;
   let attempt = 0;
   let timer = 0;
+  let isOver = false;
 
   function open() {
     clearTimeout(timer);
     source?.close();
+    if (isOver) return;
     source = new EventSource(`${root}dash/api/stream`);
     source.addEventListener("open", () => {
       attempt = 0;
@@ -46,6 +49,10 @@ export function listen({ changed, state }) {
   window.addEventListener("pageshow", (event) => event.persisted && open());
   if (document.hidden) state("paused");
   else open();
+  return () => {
+    isOver = true;
+    close();
+  };
 }
 
 /**
