@@ -1,4 +1,4 @@
-"""The page of one request, and the same as JSON. It is made anew at each change while the request lives; see story.js."""
+"""The page of one request, and the same as JSON. Made anew at each change while the request lives; see story.js."""
 
 from typing import Any
 
