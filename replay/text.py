@@ -1,7 +1,11 @@
 """Words for people: tables, durations, times of a log. Pure."""
 
 from collections.abc import Sequence
-from datetime import datetime
+
+from projections.units import duration
+from projections.units import local_moment as clock
+
+__all__ = ["Table", "aligned", "clock", "count", "duration", "listed", "time_of_day"]
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """A head, and rows of as many cells."""
@@ -15,31 +19,6 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str =
         indent + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
-
-
-def duration(us: int) -> str:
-    """1.25 s, 80 ms, 3 min 20 s, 2 h 5 min."""
-    if us < 0:
-        return f"-{duration(-us)}"
-    if us < 1_000:
-        return f"{us} us"
-    if us < 1_000_000:
-        return f"{us / 1_000:.3g} ms"
-    if us < 120_000_000:
-        return f"{us / 1e6:.2f}".rstrip("0").rstrip(".") + " s"
-    minutes, seconds = divmod(us // 1_000_000, 60)
-    if minutes < 120:
-        return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    return f"{hours // 24} d {hours % 24} h"
-
-
-def clock(at_us: int) -> str:
-    """A local time of day to the millisecond, with its date."""
-    seconds, us = divmod(at_us, 1_000_000)
-    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}.{us // 1000:03d}"
 
 
 def time_of_day(at_us: int) -> str:

@@ -13,9 +13,9 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -84,8 +84,8 @@ class CacheKeeper:
         self._weights: dict[str, str] = {}
         """Replica to what it has loaded: weights and llama-server."""
         self._tasks: set[asyncio.Task[None]] = set()
-        loop.on(CacheSaveOrdered, lambda order: self._begin(self._save(order)))
-        loop.on(CacheRestoreOrdered, lambda order: self._begin(self._restore(order)))
+        loop.on(CacheSaveOrdered, self._begin_save)
+        loop.on(CacheRestoreOrdered, self._begin_restore)
         loop.on(CacheGivenUp, self._given_up)
         loop.subscribe(self._watch)
         self._open()
@@ -175,24 +175,55 @@ class CacheKeeper:
 
     # --- orders ---
 
-    def _begin(self, doing: "asyncio._CoroutineLike[None]") -> None:
+    def _begin_save(self, order: CacheSaveOrdered) -> None:
+        self._begin(self._carry_out(order, self._save(order), CacheSaved, CacheSaveFailed))
+
+    def _begin_restore(self, order: CacheRestoreOrdered) -> None:
+        self._begin(self._carry_out(order, self._restore(order), CacheRestored, CacheRestoreFailed))
+
+    def _begin(self, doing: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(doing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _save(self, order: CacheSaveOrdered) -> None:
-        name = ""
+    async def _carry_out(
+        self,
+        order: CacheSaveOrdered | CacheRestoreOrdered,
+        work: Coroutine[Any, Any, Entry],
+        done: type[CacheSaved | CacheRestored],
+        failed: type[CacheSaveFailed | CacheRestoreFailed],
+    ) -> None:
+        """The scheduler waits for an answer, whatever comes of the work."""
         began_ns = time.monotonic_ns()
-        store = self._store
+        replica, slot, conversation = order.replica, order.slot, order.conversation
+        fact: Fact
         try:
-            if store is None:
-                raise Unusable("prompt caches are not kept any more")
-            caches = self._loop.state.caches.replicas.get(order.replica)
-            holding = caches.saving.get(order.slot) if caches is not None else None
-            if caches is None or holding is None:
-                raise Unusable("it is not wanted any more")
-            fingerprint = self._fingerprint(order.replica)
-            name = store.begin(order.bytes)
+            entry = await work
+        except Exception as error:
+            broke = isinstance(error, UpstreamError)
+            fact = failed(replica=replica, slot=slot, conversation=conversation, reason=_said(error), broke=broke)
+        else:
+            fact = done(
+                replica=replica,
+                slot=slot,
+                conversation=conversation,
+                tokens=entry.tokens,
+                bytes=entry.bytes,
+                took_us=(time.monotonic_ns() - began_ns) // 1000,
+            )
+        self._loop.post(fact)
+
+    async def _save(self, order: CacheSaveOrdered) -> Entry:
+        store = self._store
+        if store is None:
+            raise Unusable("prompt caches are not kept any more")
+        caches = self._loop.state.caches.replicas.get(order.replica)
+        holding = caches.saving.get(order.slot) if caches is not None else None
+        if caches is None or holding is None:
+            raise Unusable("it is not wanted any more")
+        fingerprint = self._fingerprint(order.replica)
+        name = store.begin(order.bytes)
+        try:
             answer = await self._ask(order.replica, order.slot, "save", name, order.limit_us)
             if abs(answer.n_saved - order.tokens) > max(TOLERANCE, order.tokens // TOLERANCE):
                 raise Unusable(f"the slot holds {answer.n_saved} tokens, not {order.tokens}")
@@ -208,65 +239,25 @@ class CacheKeeper:
                 used_us=holding.used_us,
             )
             store.commit(name, entry)
-        except Exception as error:  # whatever it was, the scheduler waits for an answer
-            if store is not None and name:
-                store.abort(name)
-            self._loop.post(
-                CacheSaveFailed(
-                    replica=order.replica,
-                    slot=order.slot,
-                    conversation=order.conversation,
-                    reason=_said(error),
-                    broke=isinstance(error, UpstreamError),
-                )
-            )
-        else:
-            self._loop.post(
-                CacheSaved(
-                    replica=order.replica,
-                    slot=order.slot,
-                    conversation=order.conversation,
-                    tokens=entry.tokens,
-                    bytes=entry.bytes,
-                    took_us=_since_us(began_ns),
-                )
-            )
+        except Exception:
+            store.abort(name)
+            raise
+        return entry
 
-    async def _restore(self, order: CacheRestoreOrdered) -> None:
-        began_ns = time.monotonic_ns()
-        store, model = self._store, ""
+    async def _restore(self, order: CacheRestoreOrdered) -> Entry:
+        store = self._store
+        replica = self._loop.state.replicas.get(order.replica)
+        if store is None or replica is None:
+            raise Unusable("it is not wanted any more")
         try:
-            replica = self._loop.state.replicas.get(order.replica)
-            if store is None or replica is None:
-                raise Unusable("it is not wanted any more")
-            model = replica.model
-            entry = store.find(model, order.conversation, self._fingerprint(order.replica))
+            entry = store.find(replica.model, order.conversation, self._fingerprint(order.replica))
             answer = await self._ask(order.replica, order.slot, "restore", entry.name, order.limit_us)
             if answer.n_restored != entry.tokens:
                 raise Unusable(f"{answer.n_restored} tokens came back, not {entry.tokens}")
-        except Exception as error:  # whatever it was, the scheduler waits for an answer
-            if store is not None:
-                store.forget(model, order.conversation)
-            self._loop.post(
-                CacheRestoreFailed(
-                    replica=order.replica,
-                    slot=order.slot,
-                    conversation=order.conversation,
-                    reason=_said(error),
-                    broke=isinstance(error, UpstreamError),
-                )
-            )
-        else:
-            self._loop.post(
-                CacheRestored(
-                    replica=order.replica,
-                    slot=order.slot,
-                    conversation=order.conversation,
-                    tokens=entry.tokens,
-                    bytes=entry.bytes,
-                    took_us=_since_us(began_ns),
-                )
-            )
+        except Exception:
+            store.forget(replica.model, order.conversation)
+            raise
+        return entry
 
     async def _ask(self, replica: str, slot: int, action: str, name: str, limit_us: int) -> _Answer:
         """Raises Unusable, KeyError, UpstreamError or TimeoutError."""
@@ -296,7 +287,3 @@ def _said(error: Exception) -> str:
     if isinstance(error, KeyError):
         return "its process is gone"
     return str(error)
-
-
-def _since_us(began_ns: int) -> int:
-    return (time.monotonic_ns() - began_ns) // 1000
