@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from dashboard import words
+from dashboard import swap_story, words
 from dashboard.history import History
 from dashboard.rows import Row, one, parsed, rows
 from dashboard.units import duration
@@ -32,8 +32,8 @@ WHERE type = 'RequestHeld' AND model = $model AND rid <= $rid
     AND at_us BETWEEN $from_us AND $to_us AND seq >= $seq
 ORDER BY seq
 """
-SWAPS = """
-SELECT * FROM swaps
+SWAPS = f"""
+SELECT * FROM {swap_story.SWAPS}
 WHERE target = $model AND begun_us < $to_us AND coalesce(ended_us, $to_us) > $from_us
 ORDER BY swap
 """

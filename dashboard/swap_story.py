@@ -12,7 +12,12 @@ from dashboard.rows import Row, one, rows
 
 SHOWN = 50
 
-SWAP = "SELECT * FROM swaps WHERE swap = $swap"
+SWAPS = """(
+    SELECT swaps.*, head_grace_us, head_grace_from, head_release, force_load_us
+    FROM swaps ASOF LEFT JOIN settings ON swaps.seq >= settings.seq
+)"""
+"""Swaps with the settings that their moment was decided by; null where the log no longer tells."""
+SWAP = f"SELECT * FROM {SWAPS} WHERE swap = $swap"
 CANDIDATES = "SELECT * FROM swap_candidates WHERE swap = $swap ORDER BY place"
 LOADED = "SELECT * FROM replicas WHERE swap = $swap ORDER BY ordered_us"
 STOPPED = """

@@ -221,8 +221,8 @@ TIMERS = {
 
 SWAP_WHY = {
     "idle": "Nobody used or wanted what had to leave, so it began at once",
-    "grace_over": "The turn of the request at the head of the queue had come (no grace, or none left), although what "
-    "had to leave was in use",
+    "grace_over": "The turn of the request at the head of the queue had come, although what had to leave was in use "
+    "or wanted",
     "forced": "Its request had waited the longest that a request may, so it came before everything else",
     "wish": "Somebody asked for the model to be loaded",
     "top_up": "A replica of the model was missing, and there was room for it",
@@ -327,6 +327,10 @@ def swap_why(swap: Row, victims: Sequence[Row]) -> str:
     text = of(SWAP_WHY, why)
     if why == "idle" and not victims:
         text = "There was room for it, so it began at once"
+    elif why == "grace_over" and swap.get("head_grace_us") is not None:
+        text += f": {_patience(swap)}"
+    elif why == "forced" and swap.get("force_load_us"):
+        text = text.replace(",", f", {duration(swap['force_load_us'])} (QUEUE_FORCE_LOAD_TIMEOUT),", 1)
     if why in ("grace_over", "forced", "idle") and swap.get("cause_rid"):
         text += f". It is for request {swap['cause_rid']}, which had waited {duration(swap.get('waited_us'))}"
         if swap.get("head_since_us") and swap.get("begun_us"):
@@ -334,6 +338,18 @@ def swap_why(swap: Row, victims: Sequence[Row]) -> str:
             if head_us > 0:
                 text += f", {duration(head_us)} of that at the head of the queue"
     return sentence(text)
+
+
+def _patience(swap: Row) -> str:
+    """Why the head of the queue need not wait any longer, by the settings of that moment."""
+    grace_us = swap["head_grace_us"]
+    if swap["head_release"] == "accrued":
+        most = f"; at most {duration(grace_us)}" if grace_us else ""
+        return f"the requests for its model had waited long enough together (QUEUE_HEAD_RELEASE is accrued{most})"
+    if not grace_us:
+        return "it has no grace (QUEUE_HEAD_GRACE is 0)"
+    since = "since it arrived" if swap["head_grace_from"] == "arrival" else "since it was the first that waited"
+    return f"its grace of {duration(grace_us)} (QUEUE_HEAD_GRACE), {since}, was over"
 
 
 def swap_outcome(swap: Row) -> str:

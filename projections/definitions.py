@@ -26,6 +26,7 @@ from eventlog.segments import Stream
 ORDER = (
     "runs",
     "gpus",
+    "settings",
     "model_configs",
     "swaps",
     "swap_candidates",

@@ -81,6 +81,21 @@ def test_every_swap_has_a_page_in_words(dashboard: Dashboard) -> None:
         assert "None" not in re.sub(r"<[^>]+>", " ", answer.text)
 
 
+def test_the_grace_that_was_over_is_the_one_of_that_moment(tmp_path: Path) -> None:
+    """A reload between two swaps changes it; each swap's page goes by its own."""
+    with Story(tmp_path / "log") as story:
+        story.at(0, started("big", "small"))
+        story.at(1, e.SwapBegun(swap=1, target="big", why="grace_over", footprint=(0,)))
+        config = SchedulerSettings(models={"big": ModelSettings(), "small": ModelSettings()}, head_grace_us=10_000_000)
+        story.at(2, e.ConfigLoaded(config=config))
+        story.at(3, e.SwapBegun(swap=2, target="small", why="grace_over", footprint=(0,)))
+    with dashboard_on(tmp_path) as dashboard:
+        first, second = (story_of(dashboard, swap)["words"]["why"] for swap in (1, 2))
+
+    assert "it has no grace (QUEUE_HEAD_GRACE is 0)" in first
+    assert "its grace of 10 s (QUEUE_HEAD_GRACE)" in second
+
+
 def test_a_swap_under_way_is_asked_for_again_and_one_that_is_not_there_says_so(tmp_path: Path) -> None:
     with Story(tmp_path / "log") as story:
         story.at(0, started(NASTY, "small"))

@@ -107,10 +107,23 @@ def test_a_swap_says_why_it_began_just_then() -> None:
         "begun_us": 31_000_000,
     }
 
-    assert words.swap_why(swap, [{"model": "small"}]) == (
-        "The turn of the request at the head of the queue had come (no grace, or none left), although what had to "
-        "leave was in use. "
-        "It is for request 12, which had waited 31 s, 30 s of that at the head of the queue."
+    turn = "The turn of the request at the head of the queue had come, although what had to leave was in use or wanted"
+    cause = "It is for request 12, which had waited 31 s, 30 s of that at the head of the queue."
+    assert words.swap_why(swap, [{"model": "small"}]) == f"{turn}. {cause}"
+    settings = {"head_grace_us": 30_000_000, "head_grace_from": "head", "head_release": "grace"}
+    for changed, said in (
+        ({}, "its grace of 30 s (QUEUE_HEAD_GRACE), since it was the first that waited, was over"),
+        ({"head_grace_from": "arrival"}, "its grace of 30 s (QUEUE_HEAD_GRACE), since it arrived, was over"),
+        ({"head_grace_us": 0}, "it has no grace (QUEUE_HEAD_GRACE is 0)"),
+        (
+            {"head_release": "accrued"},
+            "the requests for its model had waited long enough together (QUEUE_HEAD_RELEASE is accrued; at most 30 s)",
+        ),
+    ):
+        assert words.swap_why(swap | settings | changed, [{"model": "small"}]) == f"{turn}: {said}. {cause}"
+    assert words.swap_why({"why": "forced", "force_load_us": 300_000_000}, []) == (
+        "Its request had waited the longest that a request may, 5 min (QUEUE_FORCE_LOAD_TIMEOUT), "
+        "so it came before everything else."
     )
     assert words.swap_why({"why": "idle"}, []) == "There was room for it, so it began at once."
 

@@ -88,3 +88,16 @@ def test_what_is_open_at_the_cut_is_known_from_the_checkpoint(tmp_path: Path) ->
     assert replicas
     assert all(row["gpus"] in ([0], [1]) for row in replicas)
     assert deepest == [{"least": 0, "least_in_flight": 0}]
+
+
+def test_the_settings_of_a_run_are_known_although_its_beginning_was_cut(tmp_path: Path) -> None:
+    wanted = "SELECT run, * EXCLUDE (seq, at_us) FROM settings ORDER BY seq"
+    log = tmp_path / "log"
+    unruly_log(log, runs=1, requests=60, segment_bytes=9_000)
+    with project(log, tmp_path / "whole") as projector:
+        whole = ask(projector, wanted)
+    cut(log, 3)
+
+    with project(log, tmp_path / "db") as projector:
+        assert ask(projector, wanted) == whole
+        assert ask(projector, "SELECT count(*) AS n FROM settings WHERE head_grace_us IS NULL") == [{"n": 0}]
