@@ -164,7 +164,7 @@ EXIT_CAUSES = {
     "gpu_oom": "the GPU had too little free memory",
     "host_oom": "the machine had too little free memory",
     "stall": "it worked on requests and made no data",
-    "killed": "somebody killed the process",
+    "killed": "the process was killed from outside",
 }
 """Why a replica that was ready ended."""
 

@@ -48,8 +48,11 @@ def _run(args: argparse.Namespace) -> int:
         if args.html or args.bundle:
             print("llama-router postmortem: --html and --bundle need --crash N", file=sys.stderr)
             return 2
-        found = incidents(args.log)
-        print(msgspec.json.encode(found).decode() if args.json else list_text(found, killed_runs(args.log)))
+        found, killed = incidents(args.log), killed_runs(args.log)
+        if args.json:
+            print(msgspec.json.encode({"incidents": found, "killed_runs": killed}).decode())
+        else:
+            print(list_text(found, killed))
         return 0
     story = postmortem(args.log, _number_of(args.crash, args.log))
     if args.html:

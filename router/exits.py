@@ -73,6 +73,9 @@ _STAMP = re.compile(r"^\d+\.\d+\.\d+\.\d+ ([DIWE]) +")
 _WORDS = re.compile(r"error|fail|abort|fatal|assert|terminate|exception|cannot|couldn't|unable", re.IGNORECASE)
 _LINE_MAX = 300
 
+KILLED_BY = "by hand, by another program, or by the out-of-memory killer of a container"
+"""Who sends a SIGKILL that the kernel's count of out-of-memory kills knows nothing of."""
+
 _SENTENCES: dict[str, str] = {
     "gpu_oom": "out of GPU memory",
     "host_oom": "out of main memory",
@@ -82,7 +85,7 @@ _SENTENCES: dict[str, str] = {
     "spawn": "llama-server could not be started",
     "signal": "the process was ended by a signal",
     "exit": "the process ended by itself",
-    "killed": "the process was killed by somebody else",
+    "killed": "the process was killed",
 }
 
 
@@ -134,7 +137,7 @@ def crash(how: Exit, last_lines: Sequence[str], *, oom_killed: bool = False) -> 
     if how.signal == signals.SIGKILL:
         if oom_killed:
             return CrashVerdict("host_oom", _sentence("host_oom", how, "the kernel killed it"))
-        return CrashVerdict("killed", _sentence("killed", how, ""))
+        return CrashVerdict("killed", _sentence("killed", how, KILLED_BY))
     oom: tuple[tuple[ExitCause, re.Pattern[str]], ...] = (("gpu_oom", GPU_OOM), ("host_oom", HOST_OOM))
     for cause, pattern in oom:
         if line := _find(pattern, last_lines):

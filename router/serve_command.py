@@ -108,7 +108,8 @@ async def _run(chosen: dict[str, Any]) -> int:
         print(f"llama-router: {error}", file=sys.stderr)
         return 1
     host, port = sock.getsockname()[:2]
-    log.info("serving %d models at http://%s:%d/v1", len(config.models), f"[{host}]" if ":" in host else host, port)
+    at = f"[{host}]" if ":" in host else host
+    log.info("serving %d models at http://%s:%d/v1, process %d", len(config.models), at, port, os.getpid())
     return await router.run(sock)
 
 

@@ -11,7 +11,8 @@ def render_status(status: dict[str, Any], url: str) -> str:
     """Who was asked; GPUs, models that are up or wanted, what runs and what waits for what."""
     parts = [
         f"llama-router {status['version']}, {status['status']} at {url}, up {_time(status['uptime_us'])}, "
-        f"run {status['run']}, event {status['seq']}" + ("" if status["log_available"] else ", LOG NOT WRITABLE"),
+        f"process {status['pid']}, run {status['run']}, event {status['seq']}"
+        + ("" if status["log_available"] else ", LOG NOT WRITABLE"),
         _gpus(status["gpus"]),
         _models(status["models"]),
     ]

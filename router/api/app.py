@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, Response
 
 from router import errors, routes
 from router.api import control, events, history, logs, metrics, models, profiles, props, status, translate, version
+from router.api.access import right_for
 from router.api.dash import Dash
 from router.api.lifecycle import Lifecycle
 from router.api.pages import ICON
@@ -58,6 +59,14 @@ def create_app(services: Services) -> FastAPI:
     )
     for part in parts:
         app.include_router(part)
+    described = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = described()
+        _say_what_needs_a_key(schema, has_keys=bool(services.config.keys))
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
     paths = {route.path for part in parts for route in part.routes if isinstance(route, APIRoute)}
     _answer_errors(app, paths | routes.POST.keys() | routes.GET.keys())
 
@@ -66,6 +75,22 @@ def create_app(services: Services) -> FastAPI:
         return HTMLResponse(_page(app.openapi(), has_dashboard=services.config.dashboard.on))
 
     return app
+
+
+_KEYS: dict[str, dict[str, str]] = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "One of the keys in `config.json`."},
+    "header": {"type": "apiKey", "in": "header", "name": "X-Api-Key", "description": "The same key."},
+    "basic": {"type": "http", "scheme": "basic", "description": "The same key as the password, with any name."},
+}
+
+
+def _say_what_needs_a_key(schema: dict[str, Any], *, has_keys: bool) -> None:
+    """A reload may bring the first key, or take away the last one."""
+    schema.setdefault("components", {})["securitySchemes"] = _KEYS
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            needs_key = has_keys and right_for(method.upper(), path) != "open"
+            operation["security"] = [{name: []} for name in _KEYS] if needs_key else []
 
 
 def _answer_errors(app: FastAPI, paths: Collection[str]) -> None:

@@ -1,5 +1,6 @@
 """`/status`: what the router is doing, in one JSON; `/running`: the loaded models, in llama-swap's shape."""
 
+import os
 from typing import Any
 
 from fastapi import APIRouter, Query
@@ -29,6 +30,7 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
             {
                 "status": lifecycle.status,
                 "version": services.started.version,
+                "pid": os.getpid(),
                 "run": services.started.run,
                 "at_us": now_us,
                 "uptime_us": now_us - services.started.at_us,

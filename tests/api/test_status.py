@@ -1,5 +1,6 @@
 """What the router says it is doing: /status, /running, /router and what each queued request waits for."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def test_each_queued_request_shows_its_place_and_what_it_waits_for() -> None:
         waiting = [await world.arrive("alpha") for _ in range(2)]
         swapping = [await world.arrive("beta", key="bob", priority=0) for _ in range(2)]
         status = await world.get("/status")
+        assert status["pid"] == os.getpid()
         assert [row["rid"] for row in status["in_flight"]] == running
         rows = status["queue"]
         assert [row["position"] for row in rows] == [1, 2, 3, 4]

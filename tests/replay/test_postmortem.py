@@ -449,6 +449,11 @@ def test_a_killed_run_is_told_of_with_what_it_lost(tmp_path: Path, capsys: pytes
     assert killed.startswith("router killed: run 1, before ")
     assert killed.endswith("; 2 requests lost: 1 and 2")
 
+    assert main(["postmortem", str(tmp_path), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["incidents"] == []
+    assert [(run["run"], run["lost"]) for run in listed["killed_runs"]] == [(1, [1, 2])]
+
 
 def test_the_command_gives_text_json_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log"
@@ -466,7 +471,7 @@ def test_a_crash_can_be_named_by_its_seq(tmp_path: Path, capsys: pytest.CaptureF
     """The number counts from the log's beginning, which retention moves; the seq stays."""
     an_evening(tmp_path)
     assert main(["postmortem", str(tmp_path), "--json"]) == 0
-    seq = json.loads(capsys.readouterr().out)[0]["seq"]
+    seq = json.loads(capsys.readouterr().out)["incidents"][0]["seq"]
 
     assert main(["postmortem", str(tmp_path), "--crash", f"#{seq}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["incident"]["seq"] == seq

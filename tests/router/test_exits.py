@@ -103,7 +103,9 @@ def test_a_kill_that_was_not_ours_is_the_kernel_s_only_with_evidence() -> None:
     assert load_failure(killed, [], oom_killed=True).kind == "host_oom"
     assert load_failure(killed, []).kind == "signal"
     assert crash(killed, [], oom_killed=True).cause == "host_oom"
-    assert crash(killed, []).cause == "killed"
+    found = crash(killed, [])
+    assert found.cause == "killed"
+    assert found.reason.startswith("the process was killed (ended by SIGKILL): by hand, by another program, or")
 
 
 def test_a_crash_in_service_for_want_of_gpu_memory_is_recognised() -> None:

@@ -83,6 +83,19 @@ def test_each_key_opens_what_it_is_for(router: RouterProcess) -> None:
     assert router.events("AdminUnload")[0]["by"] == "owner"
 
 
+def test_the_schema_says_what_needs_a_key_and_how_to_send_it(router: RouterProcess) -> None:
+    """So that a client made from /openapi.json asks for one, and only where it is needed."""
+    schema = router.call("GET", "/openapi.json", **bearer(OWNER)).json()
+    schemes = schema["components"]["securitySchemes"]
+    ways = {scheme.get("scheme") or scheme["name"] for scheme in schemes.values()}
+    assert ways == {"bearer", "basic", "X-Api-Key"}
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            named = [name for way in operation["security"] for name in way]
+            assert sorted(named) == (sorted(schemes) if right_for(method.upper(), path) != "open" else []), path
+    assert schema["paths"]["/status"]["get"]["security"]
+
+
 def test_a_key_that_has_expired_is_told_so(router: RouterProcess) -> None:
     call = chat(router, PAST)
     assert call.status == 401
