@@ -44,14 +44,13 @@ class Lines:
         self._old: Iterator[list[bytes]] | None = self._old_blocks()
         self._held = self._find(after_crc) if after_seq else []
 
-    def read(self, size_bytes: int = BATCH_BYTES) -> list[bytes]:
-        """What comes next, about so much at most; empty if nothing does. Raises LogDamaged."""
-        lines, self._held = self._held, []
-        size = sum(map(len, lines))
-        while size < size_bytes and (block := self._block()):
-            lines += block
+    def read(self, size_bytes: int = BATCH_BYTES) -> Iterator[list[bytes]]:
+        """What comes next, about so much at most, in blocks of about 1 MiB; none if nothing does. Raises LogDamaged."""
+        size = 0
+        while size < size_bytes and (block := self._held or self._block()):
+            self._held = []
             size += sum(map(len, block))
-        return lines
+            yield block
 
     def close(self) -> None:
         if self._tail is not None:

@@ -268,7 +268,7 @@ class _Feed:
                         self._apply(batch)
                         count += batch.lines
                         taken_bytes += batch.size_bytes
-                        batch = coming.result() if coming else self._staging.sorted([])
+                        batch = coming.result() if coming else Batch()
         return count
 
     def close(self) -> None:

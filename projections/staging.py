@@ -10,8 +10,10 @@ Counterparts: `columns` says which columns, `definitions` what the steps are.
 
 import os
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 import duckdb
@@ -27,6 +29,8 @@ OTHERS = ""
 
 _TYPE_AT = len(b'{"type":"')
 _BATCH = re.compile(r"(\bFROM|\bJOIN|,)\s+batch\b(?!\.)(?:\s+AS\s+(\w+))?")
+_PIECES = os.sysconf("SC_IOV_MAX")
+"""So many can be written at once."""
 _OBJECT_BYTES = 1 << 20
 """DuckDB reads in pieces of twice this size, unless a line is longer."""
 
@@ -43,31 +47,34 @@ class Staging:
         self._takes_others = any("*" in step.types for step in steps)
         self._tables: set[str] = set()
 
-    def sorted(self, lines: Sequence[bytes]) -> "Batch":
-        """These lines, type by type. Touches no table: the next batch can be sorted while one is loaded."""
-        by_type = self._by_type(lines)
-        return Batch(
-            lines=len(lines),
-            size_bytes=sum(map(len, lines)),
-            longest_bytes=max(map(len, lines), default=0),
-            last=lines[-1] if lines else b"",
-            parts={name: b"\n".join(some) for name, some in by_type.items()},
-        )
+    def sorted(self, blocks: Iterable[Sequence[bytes]]) -> "Batch":
+        """The lines of these blocks, type by type. Touches no table: the next batch is sorted while one is loaded."""
+        batch = Batch()
+        for lines in blocks:
+            batch.lines += len(lines)
+            batch.size_bytes += sum(map(len, lines))
+            batch.longest_bytes = max(batch.longest_bytes, max(map(len, lines)))
+            batch.last = lines[-1]
+            # Joined at once, so that no more than a block of single lines is ever in memory.
+            for name, some in self._by_type(lines).items():
+                some.append(b"")
+                batch.pieces.setdefault(name, []).append(b"\n".join(some))
+        return batch
 
     def load(self, connection: duckdb.DuckDBPyConnection, batch: "Batch") -> "Staged":
         """Make tables of its lines."""
-        present = frozenset(batch.parts)
+        present = frozenset(batch.pieces)
         together = batch.lines <= SMALL_LINES
         if together:
             columns = {"type": "VARCHAR"}
             for name in sorted(present):
                 columns |= columns_of(self.stream, name)
             tables = {TOGETHER}
-            self._read(connection, TOGETHER, columns, b"\n".join(batch.parts.values()), batch.longest_bytes)
+            self._read(connection, TOGETHER, columns, [*chain(*batch.pieces.values())], batch.longest_bytes)
         else:
             tables = {_table(name) for name in present}
-            for name, data in batch.parts.items():
-                self._read(connection, _table(name), columns_of(self.stream, name), data, batch.longest_bytes)
+            for name, pieces in batch.pieces.items():
+                self._read(connection, _table(name), columns_of(self.stream, name), pieces, batch.longest_bytes)
         os.ftruncate(self._fd, 0)
         for table in self._tables - tables:
             connection.execute(f"DROP TABLE {table}")
@@ -103,11 +110,13 @@ class Staging:
         connection: duckdb.DuckDBPyConnection,
         table: str,
         columns: dict[str, str],
-        data: bytes,
+        pieces: Sequence[bytes],
         longest_bytes: int,
     ) -> None:
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, data, 0)
+        size = 0
+        for first in range(0, len(pieces), _PIECES):
+            size += os.pwritev(self._fd, pieces[first : first + _PIECES], size)
+        os.ftruncate(self._fd, size)
         # What does not have the type of its column comes as NULL.
         connection.execute(
             f"CREATE OR REPLACE TEMP TABLE {table} AS FROM read_json("
@@ -116,14 +125,15 @@ class Staging:
         )
 
 
-class Batch(NamedTuple):
-    """Lines of one stream, sorted: those of each type in one piece."""
+@dataclass
+class Batch:
+    """Lines of one stream, sorted: pieces of those of each type."""
 
-    lines: int
-    size_bytes: int
-    longest_bytes: int
-    last: bytes
-    parts: dict[str, bytes]
+    lines: int = 0
+    size_bytes: int = 0
+    longest_bytes: int = 0
+    last: bytes = b""
+    pieces: dict[str, list[bytes]] = field(default_factory=dict)
 
 
 class Staged(NamedTuple):
