@@ -27,6 +27,8 @@ HEARTBEAT_S = 15.0
 LISTENERS = 50
 
 KEY = re.compile(r"[A-Z][A-Z0-9_]{1,40}|(replicas|gpus|priority|ttl|persistent)\.[^\s=][^\n=]{0,159}")
+_BLAMED = re.compile(r"--(?:set|sweep) ([^=\s]+)=.*?: (.*)", re.DOTALL)
+"""How the command begins when a setting is wrong."""
 TIME = re.compile(r"[0-9A-Za-z:.+-]{1,40}")
 
 
@@ -46,7 +48,11 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Refused(Exception):
-    """It cannot be done as asked; the text says why."""
+    """It cannot be done as asked; the text says why. `param`: the wrong setting, `since` or `until`, or nothing."""
+
+    def __init__(self, text: str, param: str = "") -> None:
+        super().__init__(text)
+        self.param = param
 
 
 class Busy(Refused):
@@ -70,6 +76,12 @@ class Job:
     ended_s: float | None = None
 
     @property
+    def blamed(self) -> tuple[str, str]:
+        """The setting that its error is about, if it is about one, and what is wrong with it."""
+        found = _BLAMED.fullmatch(self.error)
+        return (found[1], found[2]) if found else ("", self.error)
+
+    @property
     def took_s(self) -> float:
         return (self.ended_s or time.time()) - self.began_s
 
@@ -83,6 +95,7 @@ class Job:
             "done": self.done,
             "total": self.total,
             "error": self.error,
+            "param": self.blamed[0],
             "took_s": round(self.took_s, 1),
         }
 
@@ -94,18 +107,18 @@ def arguments(asked: Asked, log_dir: Path) -> list[str]:
         raise Refused(f"{len(chosen)} settings are too many: at most {SETTINGS_MAX}")
     for key, values in chosen.items():
         if not KEY.fullmatch(key):
-            raise Refused(f"{key!r} is no setting: expected a name such as QUEUE_HEAD_GRACE or replicas.MODEL")
+            raise Refused(f"{key!r} is no setting: expected a name such as QUEUE_HEAD_GRACE or replicas.MODEL", key)
         if not all(values) or any(len(value) > 80 or not value.isprintable() for value in values):
-            raise Refused(f"{key}: expected a value such as 30 or, to compare several, 0, 10, 30")
+            raise Refused(f"{key}: expected a value such as 30 or, to compare several, 0, 10, 30", key)
     command = ["replay", asked.kind, str(log_dir), "--json", "--progress"]
-    for option, text in (("--since", asked.since), ("--until", asked.until)):
+    for option, text in (("since", asked.since), ("until", asked.until)):
         if text and not TIME.fullmatch(text):
-            raise Refused(f"{text!r} is no time: expected 2h, 2026-03-01T12:00 or seconds since 1970")
-        command += [f"{option}={text}"] if text else []
+            raise Refused(f"{text!r} is no time: expected 2h, 2026-03-01T12:00 or seconds since 1970", option)
+        command += [f"--{option}={text}"] if text else []
     if asked.kind == "simulate":
         several = next((key for key, values in chosen.items() if len(values) > 1), None)
         if several is not None:
-            raise Refused(f"{several}: one value, please; several are compared by a search")
+            raise Refused(f"{several}: one value, please; several are compared by a search", several)
         if not chosen:
             raise Refused("nothing is changed: choose at least one setting")
         return [*command, *(f"--set={key}={values[0]}" for key, values in chosen.items())]

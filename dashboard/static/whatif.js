@@ -1,5 +1,6 @@
 // The what-if page: starts a job, shows how far it is, and its result. The job itself lives in the dashboard's process.
 import { Failed, post, root } from "./lib/api.js";
+import { el } from "./lib/dom.js";
 import { drawAll } from "./lib/embedded.js";
 import { keepMoments } from "./lib/moments.js";
 import { toast } from "./lib/toast.js";
@@ -8,6 +9,8 @@ const form = document.getElementById("whatif");
 const place = document.getElementById("job");
 let kind = "simulate";
 let listening = null;
+/** The job that was begun with what stands in the form now. */
+let begun = "";
 
 // --- the form -------------------------------------------------------------------------------------------------------
 
@@ -44,7 +47,7 @@ function asked() {
   for (const line of form.elements.others.value.split("\n")) {
     if (!line.trim()) continue;
     const at = line.indexOf("=");
-    if (at < 1) throw new Failed(0, `"${line.trim()}": expected KEY=VALUE, such as replicas.MODEL=2`);
+    if (at < 1) throw new Failed(0, `"${line.trim()}": expected KEY=VALUE, such as replicas.MODEL=2`, "others");
     settings[line.slice(0, at).trim()] = line.slice(at + 1);
   }
   const range = form.elements.range.value;
@@ -61,16 +64,44 @@ form.addEventListener("submit", async (event) => {
   event.preventDefault();
   const button = form.querySelector("[type=submit]");
   button.setAttribute("aria-busy", "true");
+  forgive();
   try {
-    await post("dash/api/whatif", asked());
+    begun = String((await post("dash/api/whatif", asked())).job);
     await renew();
     place.scrollIntoView({ block: "nearest" });
   } catch (error) {
-    toast(error.message, "bad");
+    if (!blame(error.param, error.message)) toast(error.message, "bad");
   } finally {
     button.removeAttribute("aria-busy");
   }
 });
+
+/** Says at its field what is wrong with a setting; false where there is no such field. */
+function blame(param, text) {
+  const field = fieldOf(param);
+  if (!field) return false;
+  field.closest(".field").append(el("span", { className: "problem", id: "problem", role: "alert" }, text));
+  field.setAttribute("aria-invalid", "true");
+  field.setAttribute("aria-describedby", "problem");
+  field.focus();
+  return true;
+}
+
+function fieldOf(param) {
+  if (!param) return null;
+  if (param !== "since" && param !== "until") return form.elements[param] ?? form.elements.others;
+  return form.elements.range.value === "custom" ? form.elements[param] : form.elements.range;
+}
+
+function forgive() {
+  document.getElementById("problem")?.remove();
+  for (const field of form.querySelectorAll("[aria-invalid]")) {
+    field.removeAttribute("aria-invalid");
+    field.removeAttribute("aria-describedby");
+  }
+}
+
+form.addEventListener("input", (event) => event.target.hasAttribute("aria-invalid") && forgive());
 
 // --- the job --------------------------------------------------------------------------------------------------------
 
@@ -86,8 +117,13 @@ function arrive() {
   keepMoments(place);
   drawAll(place);
   place.querySelector("#cancel")?.addEventListener("click", cancel);
-  if (place.querySelector(".story").dataset.state === "running") listen();
+  const { job, state, param } = place.querySelector(".story").dataset;
+  if (state === "running") listen();
   else stopListening();
+  if (state === "failed" && job === begun) {
+    begun = "";
+    blame(param, place.querySelector("#error-text").textContent);
+  }
 }
 
 async function cancel(event) {

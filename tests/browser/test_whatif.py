@@ -27,6 +27,29 @@ def test_what_is_missing_is_said_at_once(window: Window) -> None:
         expect(page.get_by_role("alert")).to_contain_text("nothing is changed")
 
 
+def test_a_value_that_is_wrong_is_told_at_its_field(window: Window) -> None:
+    """What is refused at once, what the command finds wrong, and what stands in no field of its own."""
+    with window.open("dash/whatif", allowed=(400,), width=NARROW, theme="dark") as page:
+        run = page.get_by_role("button", name="Run it")
+        grace, others = page.locator("input[name=QUEUE_HEAD_GRACE]"), page.locator("textarea[name=others]")
+        fill(page, "QUEUE_HEAD_GRACE", "1, 2")
+        run.click()
+        expect(grace).to_have_accessible_description(
+            "QUEUE_HEAD_GRACE: one value, please; several are compared by a search"
+        )
+        expect(grace).to_be_focused()
+        fill(page, "QUEUE_HEAD_GRACE", "soon")
+        expect(page.get_by_role("alert")).to_have_count(0)
+        run.click()
+        expect(grace).to_have_accessible_description("'soon' is not seconds, 0 or more")
+        expect(page.locator("#job .note.bad")).to_have_text("Grace, s: 'soon' is not seconds, 0 or more")
+        fill(page, "QUEUE_HEAD_GRACE", "")
+        others.fill("replicas.small")
+        run.click()
+        expect(others).to_have_accessible_description('"replicas.small": expected KEY=VALUE, such as replicas.MODEL=2')
+        no_overflow(page)
+
+
 def test_a_search_can_be_cancelled(window: Window) -> None:
     with window.open("dash/whatif") as page:
         page.get_by_role("button", name="Search for the best").click()
@@ -39,4 +62,5 @@ def test_a_setting_that_there_is_not_is_told_in_the_words_of_the_command(window:
     with window.open("dash/whatif") as page:
         page.locator("textarea[name=others]").fill("QUEUE_HEAD_GRACES=5")
         page.get_by_role("button", name="Run it").click()
-        expect(page.get_by_text("did you mean QUEUE_HEAD_GRACE?")).to_be_visible()
+        expect(page.locator("#job").get_by_text("did you mean QUEUE_HEAD_GRACE?")).to_be_visible()
+        expect(page.locator("textarea[name=others]")).to_have_attribute("aria-invalid", "true")

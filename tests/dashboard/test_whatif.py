@@ -13,7 +13,8 @@ import pytest
 from dashboard.app import create_app
 from dashboard.commands import Limits
 from dashboard.whatif import Asked, Busy, Refused, WhatIf, arguments
-from dashboard.whatif_page import MEASURES, changed, simulated, trust, tuned
+from dashboard.whatif_page import FIELDS
+from dashboard.whatif_result import MEASURES, changed, simulated, trust, tuned
 from replay.measures import Measures
 from tests.dashboard.rig import Dashboard, dashboard_on
 from tests.projections.logs import unruly_log
@@ -196,6 +197,29 @@ def test_what_is_asked_becomes_a_command_line() -> None:
 def test_what_cannot_be_asked_is_refused_with_what_would_be_right(asked: Asked, words: str) -> None:
     with pytest.raises(Refused, match=re.escape(words)):
         arguments(asked, Path("log"))
+
+
+def test_a_refusal_names_the_setting_that_is_wrong() -> None:
+    """Among several, so that a form can show its message where it belongs."""
+    asked = Asked(settings={"NUM_GPUS": "2", FIELDS[0].name: "1,2"})
+    with pytest.raises(Refused) as refusal:
+        arguments(asked, Path("log"))
+    assert refusal.value.param == FIELDS[0].name
+    with pytest.raises(Refused) as refusal:
+        arguments(Asked(settings={"NUM_GPUS": "2"}, until="$"), Path("log"))
+    assert refusal.value.param == "until"
+
+
+def test_a_setting_that_the_command_finds_wrong_is_named(dashboard: Dashboard) -> None:
+    async def go() -> dict[str, Any]:
+        async with client_of(dashboard) as client:
+            body = json.dumps({"settings": {"QUEUE_HEAD_GRACE": "soon"}})
+            assert (await client.post("/dash/api/whatif", content=body, headers=JSON)).status_code == 202
+            return await finished(client)
+
+    told = asyncio.run(go())
+    assert (told["state"], told["param"]) == ("failed", "QUEUE_HEAD_GRACE")
+    assert "'soon' is not seconds" in told["error"]
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

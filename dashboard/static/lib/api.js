@@ -3,11 +3,12 @@
 /** The way to the router's own "/". */
 export const root = document.documentElement.dataset.root;
 
-/** An answer that is not good. `message` is fit to be shown. */
+/** An answer that is not good. `message` is fit to be shown; `param` is what of the question it is about, if it is about one part. */
 export class Failed extends Error {
-  constructor(status, message) {
+  constructor(status, message, param = "") {
     super(message);
     this.status = status;
+    this.param = param;
   }
 }
 
@@ -27,7 +28,7 @@ async function ask(path, options) {
     // An answer of a proxy in between; its status says enough.
   }
   if (response.status === 401) logInAgain();
-  if (!response.ok) throw new Failed(response.status, told?.error?.message ?? `the answer was ${response.status}`);
+  if (!response.ok) throw new Failed(response.status, told?.error?.message ?? `the answer was ${response.status}`, told?.error?.param ?? "");
   return told;
 }
 
