@@ -1,7 +1,8 @@
 """Every recipe in examples/clients is run as it stands, against real weights. It is right when it says Paris.
 
-Those whose client is not among the development dependencies install it first, into a folder of the test's: some minutes
-and some hundred megabytes. They are left out unless asked for: `python -m pytest -m clients`.
+Those whose client is not among the development dependencies install it first, into a folder of the test's. For one that
+is a matter of seconds; the others take some minutes and some hundred megabytes, and are left out unless asked for:
+`python -m pytest -m clients`.
 """
 
 import os
@@ -94,14 +95,15 @@ def test_litellm_s_proxy_passes_every_name_on(weights_router: RouterProcess, tmp
             proxy.terminate()
 
 
-@pytest.mark.clients
-@pytest.mark.timeout(INSTALL_S + RUN_S)
+@pytest.mark.slow
+@pytest.mark.weights
 def test_the_recipe_for_node_gets_its_answer(weights_router: RouterProcess, tmp_path: Path) -> None:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("node and npm are not installed")
     install = [npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(tmp_path), "openai"]
-    subprocess.run(install, check=True, timeout=INSTALL_S)
+    if subprocess.run(install, check=False, timeout=60).returncode:
+        pytest.skip("npm cannot install the package openai")
     shutil.copy(RECIPES / "openai_node.mjs", tmp_path)
     assert "Paris" in said([node, str(tmp_path / "openai_node.mjs"), SMOL], weights_router, tmp_path)
 
