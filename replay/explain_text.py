@@ -11,11 +11,11 @@ from replay.waits import MEANING
 SHOWN = 12
 
 PASSING: dict[Passing, str] = {
-    "priority": "a higher priority",
-    "forced": "waited the longest that a request may",
-    "pay_out": "the load was made for it or for one before it",
-    "grace": "within this one's grace",
-    "waiting": "this one could not run then",
+    "priority": "it has a higher priority",
+    "forced": "it had waited the longest that a request may",
+    "pay_out": "its model was loaded for it",
+    "grace": "this one was within its grace",
+    "waiting": "this one could not run at that moment",
 }
 
 WHY_SWAP: dict[str, str] = {

@@ -58,7 +58,7 @@ def render_models(listing: dict[str, Any]) -> str:
 def _gpus(gpus: list[dict[str, Any]]) -> str:
     rows = [("GPU", "STATUS", "LOADED", "MEMORY", "USE")]
     for gpu in gpus:
-        residents = [f"{resident['model']} ({resident['phase']})" for resident in gpu["residents"]]
+        residents = [f"{resident['model']} ({_state(resident['phase'])})" for resident in gpu["residents"]]
         memory = "" if gpu["used_mib"] is None else f"{gpu['used_mib']}/{gpu['total_mib']} MiB"
         use = "" if gpu["utilisation_percent"] is None else f"{gpu['utilisation_percent']} %"
         status = "out of service" if gpu["out_of_service"] else gpu["status"]
@@ -67,12 +67,12 @@ def _gpus(gpus: list[dict[str, Any]]) -> str:
 
 
 def _models(models: list[dict[str, Any]]) -> str:
-    rows = [("MODEL", "PHASE", "GPUS", "REPLICAS", "SLOTS", "RUNNING", "QUEUED", "IDLE")]
+    rows = [("MODEL", "STATE", "GPUS", "REPLICAS", "SLOTS", "RUNNING", "QUEUED", "IDLE")]
     for model in models:
         rows.append(
             (
                 model["name"],
-                model["phase"],
+                _state(model["phase"]),
                 ",".join(map(str, model["gpus"])) or "cpu",
                 str(model["replicas"]),
                 str(model["slots"]),
@@ -82,6 +82,11 @@ def _models(models: list[dict[str, Any]]) -> str:
             )
         )
     return aligned(rows)
+
+
+def _state(phase: str) -> str:
+    """As `llama-router models` and the pages call it."""
+    return {"ready": "loaded", "absent": "unloaded"}.get(phase, phase)
 
 
 def _caches(caches: dict[str, Any]) -> str:

@@ -477,9 +477,9 @@ def test_the_command_tells_a_request_in_plain_words(tmp_path: Path, capsys: pyte
     assert code == 0
     assert out.startswith("request 2: request for B\n")
     assert "it waited 11.5 s" in out
-    assert "others might pass until its grace was over: A" in out
+    assert "others might go first until its grace was over: A" in out
     assert "1 later request went first on GPUs that it needs" in out
-    assert "within this one's grace" in out
+    assert "this one was within its grace" in out
 
 
 def test_the_command_tells_a_swap_in_plain_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
