@@ -143,5 +143,5 @@ def test_a_crash_says_how_and_after_how_long() -> None:
 
 def test_the_pages_and_replay_explain_say_the_same_of_a_wait() -> None:
     """In the same words, so that whoever has read one knows the other."""
-    assert words.WAITED_FOR == {name: MEANING[name] for name in words.WAITED_FOR}  # type: ignore[index]
+    assert {name: MEANING[name] for name in words.WAITED_FOR} == words.WAITED_FOR  # type: ignore[index]
     assert words.PASSING == PASSING
