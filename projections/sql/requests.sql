@@ -9,6 +9,7 @@ CREATE TABLE ended_requests (
     arrived_us BIGINT,
     model VARCHAR,
     asked VARCHAR,
+    via VARCHAR,
     route VARCHAR,
     work VARCHAR,
     stream BOOLEAN,
@@ -26,6 +27,7 @@ CREATE TABLE ended_requests (
     max_tokens BIGINT,
     messages INTEGER,
     tools INTEGER,
+    rewrote VARCHAR[],
     stage VARCHAR,
     attempts INTEGER,
     dispatched_us BIGINT,
@@ -83,6 +85,7 @@ SELECT
     arrived_us,
     model,
     coalesce(asked, '') AS asked,
+    coalesce(via, '') AS via,
     coalesce(route, '') AS route,
     coalesce(work, 'generation') AS work,
     coalesce(stream, false) AS stream,
@@ -100,6 +103,7 @@ SELECT
     max_tokens,
     coalesce(messages, 0) AS messages,
     coalesce(tools, 0) AS tools,
+    coalesce(rewrote, []) AS rewrote,
     'queued' AS stage,
     0 AS attempts
 FROM batch

@@ -14,6 +14,10 @@ CREATE TABLE swaps (
     waited_us BIGINT,
     head_since_us BIGINT,
     engine VARCHAR,
+    set_name VARCHAR,
+    cost BIGINT,
+    nodes BIGINT,
+    search_limited BOOLEAN,
     op BIGINT,
     end_seq BIGINT,
     ended_us BIGINT,
@@ -42,6 +46,10 @@ SELECT
     coalesce(waited_us, 0) AS waited_us,
     nullif(head_since_us, 0) AS head_since_us,
     coalesce(engine, 'residency') AS engine,
+    set_name,
+    CASE WHEN engine IN ('matrix', 'capacity') THEN coalesce(cost, 0) END AS cost,
+    CASE WHEN engine = 'capacity' THEN coalesce(nodes, 0) END AS nodes,
+    CASE WHEN engine = 'capacity' THEN coalesce(search_limited, false) END AS search_limited,
     op
 FROM batch
 WHERE type = 'SwapBegun'

@@ -155,3 +155,14 @@ def test_words_of_clients_and_models_are_kept_as_they_are(tmp_path: Path) -> Non
 
     assert (row["model"], row["key"], row["asked"], row["reason"]) == (name, name, name, name)
     assert row["cost"] == pytest.approx(7e-6)
+
+
+def test_a_request_tells_what_became_of_its_model_s_name_and_of_its_parameters(tmp_path: Path) -> None:
+    with Story(tmp_path / "log") as story:
+        story.at(1, arrives(1, "A", 1, asked="best", via="selector best", rewrote=["temperature", "seed"]))
+        story.at(2, arrives(2, "A", 2))
+
+    first, second = rows(tmp_path)
+
+    assert (first["asked"], first["via"], first["rewrote"]) == ("best", "selector best", ["temperature", "seed"])
+    assert (second["asked"], second["via"], second["rewrote"]) == ("", "", [])

@@ -46,6 +46,21 @@ def test_a_swap_tells_why_who_left_and_who_could_have_left_instead(tmp_path: Pat
     assert (stayed["model"], stayed["chosen"], stayed["age_us"], stayed["gpus"]) == ("C", False, 9 * S, [0, 1])
 
 
+def test_a_swap_tells_what_its_engine_weighed_and_nothing_where_it_weighs_nothing(tmp_path: Path) -> None:
+    with Story(tmp_path / "log") as story:
+        story.at(1, e.SwapBegun(swap=1, target="A", why="idle"))
+        story.at(2, e.SwapBegun(swap=2, target="A", why="idle", engine="matrix", set_name="evening", cost=40))
+        story.at(3, e.SwapBegun(swap=3, target="A", why="idle", engine="capacity", nodes=9, search_limited=True))
+
+    found = answer(tmp_path, "SELECT set_name, cost, nodes, search_limited FROM swaps ORDER BY swap")
+
+    assert [tuple(row.values()) for row in found] == [
+        (None, None, None, None),
+        ("evening", 40, None, None),
+        (None, 0, 9, True),
+    ]
+
+
 def test_swaps_that_were_called_off_or_failed_say_so(tmp_path: Path) -> None:
     with Story(tmp_path / "log") as story:
         for swap in (1, 2, 3):
