@@ -87,10 +87,11 @@ def test_after_a_restart_the_log_tells_how_long_a_swap_will_take(
         next(stream.chunks())
         waiting = router.chat("beta")
         for _ in polls(10, every_s=0.02):
-            if router.status()["queue"]:
+            if any(row["eta_us"] for row in router.status()["queue"]):
                 break
         assert router.status()["queue"][0]["eta_us"] > 0
-        assert told(capsys, router, "status").splitlines()[-1].split()[-1] == "s"
+        # However long: a stream without a limit may go on for minutes, and a machine that is busy makes more of them.
+        assert told(capsys, router, "status").splitlines()[-1].split()[-1] in ("ms", "s", "min")
         stream.close()
         assert waiting.status == 200
 
