@@ -55,12 +55,17 @@ class SlotWatch:
             return
         name = event.replica
         if name not in self._watches:
-            task = asyncio.get_running_loop().create_task(self._watch(name))
-            self._watches[name] = task
-            task.add_done_callback(lambda done: self._watches.pop(name, None))
+            self._watches[name] = asyncio.get_running_loop().create_task(self._watch(name))
 
     async def _watch(self, name: str) -> None:
         """Until every request there has its slot, or is over."""
+        try:
+            await self._place_all(name)
+        finally:
+            # In the same step as the last look: a request that is dispatched next begins a watch of its own.
+            del self._watches[name]
+
+    async def _place_all(self, name: str) -> None:
         pause_s = FIRST_PAUSE_S
         while (replica := self._loop.state.replicas.get(name)) is not None and self._unplaced(replica):
             await asyncio.sleep(pause_s)

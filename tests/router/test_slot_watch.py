@@ -27,9 +27,11 @@ class Stage:
         self.looks: list[tuple[Work, ...] | None] = []
         self.told: list[e.SlotHolds] = []
         self.subscriber: Callable[[e.Event], None] = lambda event: None
+        self.on_told: Callable[[], None] = lambda: None
 
     def post(self, *facts: e.Fact) -> None:
         self.told += [fact for fact in facts if isinstance(fact, e.SlotHolds)]
+        self.on_told()
 
     def subscribe(self, callback: Callable[[e.Event], None]) -> Callable[[], None]:
         self.subscriber = callback
@@ -148,6 +150,24 @@ def test_a_slot_is_matched_again_when_its_task_is_another(stage: Stage) -> None:
 
     watched(stage, story)
     assert stage.places()[2] == (0, "y")
+
+
+def test_a_request_that_is_sent_in_the_moment_in_which_a_watch_ends_is_matched(stage: Stage) -> None:
+    """All were matched, so the watch is over; the next request is dispatched before anything else runs."""
+
+    async def story() -> None:
+        stage.looks = [look(3), look(3, 9)]
+
+        def next_one() -> None:
+            stage.on_told = lambda: None
+            asyncio.get_running_loop().call_soon(stage.sends, 2, "y")
+
+        stage.on_told = next_one
+        stage.sends(1, "x")
+        await until(lambda: len(stage.told) == 2)
+
+    watched(stage, story)
+    assert stage.places() == {1: (0, "x"), 2: (1, "y")}
 
 
 def test_a_request_with_several_slots_is_told_to_hold_no_conversation(stage: Stage) -> None:
