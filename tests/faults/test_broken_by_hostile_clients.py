@@ -115,7 +115,7 @@ def test_a_client_that_does_not_finish_its_request_does_not_hold_up_the_end(rout
     with connect(router, data):
         begun = time.monotonic()
         assert router.stop() == 0
-        assert time.monotonic() - begun < 8
+        assert time.monotonic() - begun < 30
     router.start()
 
 

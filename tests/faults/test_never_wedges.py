@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +35,12 @@ def test_a_victim_that_keeps_getting_traffic_still_makes_room(tmp_path: Path) ->
         assert router.chat("a").status == 200
         queue = [router.chat("a") for _ in range(3)]
         other = router.chat("b", standin={"tag": "b"})
-        begun = time.monotonic()
+        served = 0
         while not router.ledger.events("request_end", tag="b"):
             assert queue.pop(0).status == 200
             queue.append(router.chat("a"))
-            assert time.monotonic() - begun < 5, "B is never loaded"
+            served += 1
+            assert served < 50, "B is never loaded"
         assert other.status == 200
         assert [call.status for call in queue] == [200] * 3
 
@@ -68,12 +68,13 @@ def test_a_model_that_can_never_fit_is_a_mistake_before_anything_starts(tmp_path
 
 def test_health_stays_green_only_because_requests_are_served(tmp_path: Path) -> None:
     """One GPU has a load that hangs; the other serves on as if nothing were."""
-    with routed(tmp_path, [Model("hangs", gpus=[0], load_s=2.0), Model("b", gpus=[1])], NUM_GPUS=2) as router:
+    gate = tmp_path / "gate"
+    hangs = Model("hangs", gpus=[0], load_gate=str(gate))
+    with routed(tmp_path, [hangs, Model("b", gpus=[1])], NUM_GPUS=2) as router:
         slow = router.chat("hangs")
         router.ledger.wait_for("started")
         for _ in range(5):
-            begun = time.monotonic()
             assert router.chat("b").status == 200
-        assert time.monotonic() - begun < 1.0
         assert not router.ledger.events("ready", model="hangs.gguf")
+        gate.touch()
         assert slow.status == 200

@@ -92,7 +92,7 @@ def test_a_process_that_does_not_leave_is_made_to(tmp_path: Path, kind: str) -> 
         old = [line["pid"] for line in router.ledger.events("started")]
         begun = time.monotonic()
         assert router.chat("b").status == 200
-        assert time.monotonic() - begun < 4
+        assert time.monotonic() - begun < 20
         assert not any(alive(pid) for pid in old)
         assert router.memory.violations() == []
         assert router.process

@@ -21,7 +21,7 @@ from eventlog.events import (
     SwapAborted,
     UpstreamLost,
 )
-from tests.router.relay_rig import Got, Rig, Wire, run, until
+from tests.router.relay_rig import DEADLINE_S, Got, Rig, Wire, run, until
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 STREAM = {**CHAT, "stream": True}
@@ -135,7 +135,7 @@ def test_every_route_lets_go_of_its_replica(path: str, stream: bool) -> None:
             await wire.send({**CHAT, "stream": stream, "prompt": "x", "input": "x"}, path)
             got = await rig.dispatched()
             leave(wire, "closes")
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(DEADLINE_S):
                 await got.gone.wait()
             await rig.logged(SlotReleased)
             assert outcomes(rig) == {1: 1}
@@ -187,7 +187,7 @@ def test_a_client_that_reads_nothing_and_half_closes_is_gone_too() -> None:
             got = await rig.dispatched()
             await until(lambda: rig.relay._flights[1].connection._paused)  # type: ignore[union-attr]
             wire.fin()
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(DEADLINE_S):
                 await got.gone.wait()
             await rig.logged(RequestCancelled)
 
@@ -202,7 +202,7 @@ def test_a_pipelined_client_that_leaves_is_noticed_on_its_first_request() -> Non
             await wire.send(CHAT)
             got = await rig.dispatched()
             leave(wire, "closes")
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(DEADLINE_S):
                 await got.gone.wait()
             assert len(rig.upstream.got) == 1
             await rig.logged(RequestCancelled)

@@ -8,7 +8,7 @@ import pytest
 from eventlog.events import ClientReattached, RequestArrived, RequestCancelled, RequestDispatched
 from router import routes
 from router.config import KeyConfig, key_digest
-from tests.router.relay_rig import Got, Rig, run
+from tests.router.relay_rig import DEADLINE_S, Got, Rig, run
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -181,7 +181,7 @@ def test_the_head_of_a_slow_stream_does_not_wait_for_its_body() -> None:
             await wire.send(b"", "/instance/m/models/sse", "GET")
             assert (await wire.head()).status == 200
             wire.abort()
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(DEADLINE_S):
                 await rig.upstream.got[-1].gone.wait()
 
     run(story)

@@ -10,7 +10,7 @@ import pytest
 
 from router import upstream
 from router.upstream import Broken, ConnectFailed, Connection, Endpoint, Pool, fetch, request_head
-from tests.router.relay_rig import at_rest, run, until
+from tests.router.relay_rig import DEADLINE_S, at_rest, run, until
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 GET = request_head(b"GET", b"/", [(b"host", b"x")])
@@ -169,7 +169,7 @@ def test_close_ends_a_wait_and_reaches_the_child_at_once(tmp_path: Path) -> None
             connection.close()
             with pytest.raises(Broken, match="closed by us"):
                 await reading
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(DEADLINE_S):
                 await gone.wait()
 
     run(story)

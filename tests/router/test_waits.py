@@ -29,7 +29,7 @@ def test_a_cancel_in_the_moment_of_success_is_not_lost(turns: int) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
-        await asyncio.wait({task}, timeout=1)
+        await asyncio.wait({task}, timeout=10)
         assert task.cancelled()
 
     asyncio.run(story())
@@ -62,6 +62,6 @@ def test_within_a_time_and_no_longer() -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         await within(0.02, asyncio.Event().wait())
-        assert 0.02 <= loop.time() - begun < 1
+        assert 0.02 <= loop.time() - begun < 10
 
     asyncio.run(story())

@@ -15,6 +15,8 @@ class Script:
 
     # --- loading
     load_s: float = 0.0
+    load_gate: str = ""
+    """It is not loaded before this file exists."""
     load_progress: bool = False
     """Prints a line every 100 ms while it loads."""
     load_cpu: bool = False

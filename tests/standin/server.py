@@ -12,7 +12,7 @@ import threading
 import time
 
 from tests.standin.dialects import dialect_of
-from tests.standin.generate import Generation, Service, die
+from tests.standin.generate import LOOK_S, Generation, Service, die
 from tests.standin.gpu import GpuMemory
 from tests.standin.ledger import LedgerWriter
 from tests.standin.metadata import Metadata, error, loading
@@ -89,7 +89,7 @@ class Process:
         if self.script.load_silent_socket:
             self._serve()
         self.metadata.ready = True
-        self.ledger.write("ready", load_ms=int((time.monotonic() - BEGUN) * 1000))
+        self.ledger.write("ready", cpu_ms=int(time.process_time() * 1000))
         say("srv          init: model loaded")
         self.stop.wait()
         time.sleep(self.script.exit_delay_s)
@@ -116,7 +116,7 @@ class Process:
         stalls = self.faulty and self.script.fail == "stall"
         end = time.monotonic() + (MAX_LIFE_S if stalls else self.script.load_s)
         lines = 0
-        while (left := end - time.monotonic()) > 0 and not self.stop.is_set():
+        while (left := self._load_left_s(end)) > 0 and not self.stop.is_set():
             if self.script.load_cpu:
                 burn(min(left, 0.05))
             else:
@@ -131,6 +131,11 @@ class Process:
             self._fail(self.script.fail)
         if not os.path.exists(self.options.model):
             self._fail("missing")
+
+    def _load_left_s(self, end: float) -> float:
+        left = end - time.monotonic()
+        gate = self.script.load_gate
+        return LOOK_S if left <= 0 and gate and not os.path.exists(gate) else left
 
     def _fail(self, how: str) -> None:
         model = self.options.model
