@@ -18,6 +18,7 @@ from typing import Any
 import uvicorn
 
 from eventlog.events import (
+    AdminCancel,
     ClockStepped,
     ConfigLoaded,
     Event,
@@ -293,7 +294,7 @@ class Router:
     # --- stop ---
 
     def _stop_signal(self, number: int) -> None:
-        """The first one drains, the second one does not wait."""
+        """The first one drains, the second one does not wait. Loads that nobody's request wants are called off."""
         self._stop_signals += 1
         now_us = self._clock.now_us()
         patience_s = self._config.timings.shutdown_s if self._stop_signals == 1 else 0.0
@@ -304,8 +305,10 @@ class Router:
         if not self._loop.available:
             # Nothing is decided without a log, so nobody would decide that the router may end.
             self._asyncio.call_later(patience_s, self._done.set)
+        name = signal.Signals(number).name
         self._loop.post(
-            RouterStopping(reason=signal.Signals(number).name, deadline_us=now_us + round(patience_s * 1e6))
+            *(AdminCancel(op=self._loop.next_op(), rid=rid, by=name) for rid in self._state.wishes.values()),
+            RouterStopping(reason=name, deadline_us=now_us + round(patience_s * 1e6)),
         )
 
     async def _end_without_log(self) -> None:

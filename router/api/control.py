@@ -97,7 +97,7 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
         op = services.loop.next_op()
         answer = operations.begin(services, op, AdminCancel(op=op, rid=rid, by=by))
         services.relay.cancel(rid, by="admin")
-        await operations.outcome(answer, wait=True)
+        await operations.outcome(services, answer, wait=True)
         return Json({"cancelled": rid})
 
     return api

@@ -25,7 +25,9 @@ async def load(services: Services, model: ModelConfig, *, wait: bool) -> AdminDo
     What has to be fetched from a hub is fetched before the wish is made, so that nothing is evicted for it too early.
     """
     if services.replicas.needs_download(model.name):
-        return await outcome(services.keep(_fetch_and_load(services, model, "admin")), wait=wait, model=model.name)
+        return await outcome(
+            services, services.keep(_fetch_and_load(services, model, "admin")), wait=wait, model=model.name
+        )
     wish = _wish(services, model, "admin")
     return await ask(services, wish.op, wish, wait=wait, model=model.name)
 
@@ -85,7 +87,7 @@ async def drain(services: Services, *, wait: bool, by: str, force: bool = False)
 
 async def ask(services: Services, op: int, fact: Fact, *, wait: bool, model: str = "") -> AdminDone | None:
     """Post a call; its end, as `outcome` has it."""
-    return await outcome(begin(services, op, fact), wait=wait, model=model)
+    return await outcome(services, begin(services, op, fact), wait=wait, model=model)
 
 
 def begin(services: Services, op: int, fact: Fact) -> "asyncio.Future[AdminDone]":
@@ -95,7 +97,9 @@ def begin(services: Services, op: int, fact: Fact) -> "asyncio.Future[AdminDone]
     return services.ask(op, fact)
 
 
-async def outcome(answer: "asyncio.Future[AdminDone]", *, wait: bool, model: str = "") -> AdminDone | None:
+async def outcome(
+    services: Services, answer: "asyncio.Future[AdminDone]", *, wait: bool, model: str = ""
+) -> AdminDone | None:
     """The end of a call, if it has come; all the way to it with `wait`. Raises what went wrong."""
     if wait:
         await answer
@@ -106,11 +110,12 @@ async def outcome(answer: "asyncio.Future[AdminDone]", *, wait: bool, model: str
     done = answer.result()
     if done.outcome in ("done", "already"):
         return done
-    raise _error(done, model)
+    raise _error(done, model, is_stopping=bool(services.loop.state.stopping_at_us))
 
 
-def _error(done: AdminDone, model: str) -> errors.RouterError:
-    usual = {"failed": "model_load_failed", "cancelled": "request_cancelled", "unknown": "not_found"}
+def _error(done: AdminDone, model: str, *, is_stopping: bool) -> errors.RouterError:
+    cancelled = "shutting_down" if is_stopping else "request_cancelled"
+    usual = {"failed": "model_load_failed", "cancelled": cancelled, "unknown": "not_found"}
     code = done.code or usual[done.outcome]
     status = errors.CODES.get(code, 404 if done.outcome == "unknown" else 502)
     return errors.of_decision(status, code, done.reason, model=model)

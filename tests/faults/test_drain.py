@@ -94,6 +94,34 @@ def test_a_client_that_never_reads_does_not_hold_up_the_end(tmp_path: Path, sign
         deaf.close()
 
 
+def test_a_stop_does_not_wait_for_a_load_that_nobody_s_request_wants(tmp_path: Path) -> None:
+    """An operator waits for a load of a minute, another model was to be loaded at the start: the router ends at once.
+
+    Who waits is told why. A load that a request waits for as well is finished, and the request is served.
+    """
+    models = [
+        Model("a", load_s=60),
+        Model("b", gpus=[1], load_s=60, preset={"load-on-startup": "true"}),
+        Model("c", gpus=[2], load_s=1, tokens=2),
+    ]
+    with routed(tmp_path, models, NUM_GPUS=3, SHUTDOWN_TIMEOUT=50, GRACEFUL_KILL_TIMEOUT=0.3) as router:
+        asked = router.call("POST", "/models/load", {"model": "a", "wait": True})
+        router.call("POST", "/models/load", {"model": "c"})
+        client = router.chat("c")
+        for model in "abc":
+            router.wait_event("ReplicaSpawned", lambda event, model=model: event["replica"].startswith(model))
+        router.wait_event("RequestArrived")
+        begun = time.monotonic()
+        assert router.process
+        router.process.send_signal(signal.SIGTERM)
+        assert client.status == 200
+        assert (asked.status, asked.json()["error"]["code"]) == (503, "shutting_down")
+        assert router.process.wait(20) == 0
+        assert time.monotonic() - begun < 20
+        assert router.children() == []
+        assert {event["outcome"] for event in router.events("AdminDone")} == {"cancelled", "done"}
+
+
 def test_queued_requests_get_a_clear_error_when_time_is_up(tmp_path: Path) -> None:
     """A stream outlasts the deadline, so what waits behind it cannot be served: both are told, and the log knows."""
     with routed(tmp_path, [Model("a", tokens=10_000, gap_s=0.05)], SHUTDOWN_TIMEOUT=1) as router:

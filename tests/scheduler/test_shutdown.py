@@ -116,6 +116,24 @@ def test_a_load_under_way_at_the_end_is_stopped_and_not_tried_again() -> None:
     assert not story.state.replicas
 
 
+def test_a_load_of_an_operator_is_called_off_by_the_stop_and_the_process_ends() -> None:
+    """The shell cancels wishes before it says that it stops; a load that a request wants as well goes on."""
+    story = Scenario(models=MODELS)
+    story.wished(6, 1, "A")
+    story.wished(7, 2, "C")
+    story.arrives(3, "C")
+    story.untold()
+    story.happens(e.AdminCancel(op=8, rid=1))
+    story.happens(e.AdminCancel(op=9, rid=2))
+    story.router_stops(30)
+    assert story.done_ops == {6: "cancelled", 7: "cancelled", 8: "done", 9: "done"}
+    story.untold()
+    story.ready("C")
+    story.decides("dispatch 3 to C/0 (pay_out)", "finished swap to C")
+    story.finishes(3)
+    story.decides("stop A/0 (stopping)", "stop C/0 (stopping)")
+
+
 def test_a_load_that_fails_while_the_router_stops_is_tried_again_while_somebody_waits() -> None:
     story = Scenario(models=MODELS)
     story.arrives(1, "A")
