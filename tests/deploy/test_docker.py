@@ -54,6 +54,21 @@ def test_a_compose_file_keeps_to_the_specification(name: str) -> None:
     jsonschema.Draft7Validator(schema).validate(compose(name))
 
 
+def test_a_larger_stack_includes_the_base_with_the_mounts_that_the_image_knows() -> None:
+    """As docs/deploy.md shows it: both in one entry, since an included service may not be defined once more."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs" / "deploy.md").read_text(), re.MULTILINE | re.DOTALL)
+    stack, mounts = (yaml.safe_load(block) for block in blocks)
+    [entry] = stack["include"]
+    assert [Path(path).name for path in entry["path"]] == ["docker-compose.yml", "llama-router.yml"]
+    assert "services" not in stack
+    schema = json.loads((HERE / "compose-spec.json").read_text())
+    jsonschema.Draft7Validator(schema).validate(mounts)
+    [(name, service)] = mounts["services"].items()
+    override = compose("docker-compose.override.yml.example")["services"][name]
+    ends = [volume.split(":", 1)[1] for volume in service["volumes"]]
+    assert ends == [volume.split(":", 1)[1] for volume in override["volumes"]]
+
+
 def test_the_base_mounts_nothing_and_reserves_every_gpu() -> None:
     """Where weights and configuration are is the deployer's business."""
     service = compose("docker-compose.yml")["services"]["llama-router"]
