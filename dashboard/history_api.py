@@ -193,7 +193,13 @@ async def _pieces(
     beyond = ""
     while True:
         size = PIECE if left is None else min(PIECE, left)
-        sql = f"SELECT {', '.join(FIELDS)} FROM requests WHERE {where}{beyond} ORDER BY rid {order} LIMIT {size + 1}"
+        # First which, by few columns; then all of their columns.
+        sql = f"""
+            WITH chosen AS MATERIALIZED (
+                SELECT rid FROM requests WHERE {where}{beyond} ORDER BY rid {order} LIMIT {size + 1}
+            )
+            SELECT {", ".join(FIELDS)} FROM requests WHERE rid IN (FROM chosen) ORDER BY rid {order}
+        """
         rows = _rows(await history.ask(sql, parameters, time_limit_s=TIME_LIMIT_S))
         more = len(rows) > size
         left = left - size if left is not None else None

@@ -156,7 +156,8 @@ def _caught_up(log: Path, database: Path, *, quiet: bool) -> int:
 
     bar = Bar(log, quiet=quiet)
     try:
-        with Projector(log, database, progress=bar) as projector:
+        # Each stream has a thread of its own; what DuckDB would split among more of them costs more than it gains.
+        with Projector(log, database, progress=bar, threads=1) as projector:
             return projector.catch_up()
     finally:
         bar.close()

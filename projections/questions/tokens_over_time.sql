@@ -3,7 +3,6 @@ SELECT
     at_us // $bucket_us * $bucket_us AS at_us,
     sum(frames)::BIGINT AS frames,
     sum(frames) / ($bucket_us / 1e6) AS frames_per_s,
-    count(DISTINCT rid) AS streams,
     max(gap_max_us) AS gap_max_us,
     sum(stalls)::BIGINT AS stalls
 FROM token_seconds

@@ -35,16 +35,15 @@ CREATE TABLE replicas (
 
 -- Who is on which GPU, from when to when; a row per replica, GPU and phase. `until_us` is NULL while it lasts.
 CREATE VIEW residency AS
-WITH phases AS (
-    SELECT replica, 'loading' AS phase, ordered_us AS from_us, coalesce(ready_us, stop_ordered_us, ended_us) AS until_us
+SELECT unnest(gpus) AS gpu, model, replica, phase, from_us, until_us, run, swap
+FROM (
+    SELECT *, 'loading' AS phase, ordered_us AS from_us, coalesce(ready_us, stop_ordered_us, ended_us) AS until_us
     FROM replicas
     UNION ALL
-    SELECT replica, 'ready', ready_us, coalesce(stop_ordered_us, ended_us) FROM replicas WHERE ready_us IS NOT NULL
+    SELECT *, 'ready', ready_us, coalesce(stop_ordered_us, ended_us) FROM replicas
     UNION ALL
-    SELECT replica, 'stopping', stop_ordered_us, ended_us FROM replicas WHERE stop_ordered_us IS NOT NULL
+    SELECT *, 'stopping', stop_ordered_us, ended_us FROM replicas
 )
-SELECT unnest(replicas.gpus) AS gpu, replicas.model, replica, phase, from_us, until_us, replicas.run, replicas.swap
-FROM phases JOIN replicas USING (replica)
 WHERE from_us IS NOT NULL;
 
 -- apply events: ReplicaSpawnOrdered

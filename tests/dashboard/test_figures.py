@@ -194,7 +194,7 @@ def test_short_waits_are_drawn_in_milliseconds_and_few_requests_in_whole_numbers
 
 
 def test_tokens_are_per_second_and_the_prompts_are_stacked() -> None:
-    made = [{"at_us": at(10), "frames": 500, "frames_per_s": 50.0, "streams": 1, "gap_max_us": 1, "stalls": 0}]
+    made = [{"at_us": at(10), "frames": 500, "frames_per_s": 50.0, "gap_max_us": 1, "stalls": 0}]
     prompts = [{"at_us": at(0), "cached_tokens": 300, "uncached_tokens": 700, "cached_share": 0.3}]
     figure = tokens.figure(made, prompts, START_US, at(30), STEP_US)
     assert figure is not None

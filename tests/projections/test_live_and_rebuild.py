@@ -8,6 +8,7 @@ import pytest
 
 from eventlog.errors import LogDamaged
 from eventlog.segments import STREAMS, list_segments, read_blocks
+from projections import projector as projector_module
 from projections import staging
 from projections.projector import Projector
 from tests.projections.logs import ask, every_row, project, unruly_log
@@ -99,6 +100,22 @@ def test_types_that_are_read_one_by_one_or_together_give_the_same_rows(
     monkeypatch.setattr(staging, "SMALL_LINES", small_lines)
     with project(log, tmp_path / "db") as projector:
         assert every_row(projector.cursor()) == rebuilt
+
+
+@pytest.mark.parametrize("commit_bytes", [1, 60_000])
+def test_a_rebuild_in_many_batches_and_transactions_of_several_gives_the_same_rows(
+    commit_bytes: int,
+    log: Path,
+    rebuilt: dict[str, list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a log of gigabytes is: each batch is read while the one before is taken in."""
+    monkeypatch.setattr(projector_module, "BATCH_BYTES", 20_000)
+    monkeypatch.setattr(projector_module, "COMMIT_BYTES", commit_bytes)
+    with project(log, tmp_path / "db") as projector:
+        assert every_row(projector.cursor()) == rebuilt
+        assert projector.poll() == 0
 
 
 def test_a_projector_that_has_all_of_it_reads_nothing_and_writes_nothing(log: Path, tmp_path: Path) -> None:
