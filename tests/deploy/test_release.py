@@ -101,3 +101,20 @@ def test_an_installed_router_knows_its_version_and_its_tables(tmp_path: Path, wh
 def test_every_dependency_has_a_lower_bound() -> None:
     for requirement in PROJECT["project"]["dependencies"]:
         assert re.match(r"[\w-]+>=[\d.]+", requirement), requirement
+
+
+def test_the_lock_file_has_every_dependency() -> None:
+    """Those of development too, each with one version; `make lock` writes it. pip leaves setuptools out."""
+    lines = (ROOT / "requirements-dev.lock").read_text().splitlines()
+    locked = dict(line.split("==") for line in lines)
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = [*PROJECT["project"]["dependencies"], *extras["embedded"], *extras["dev"]]
+    names = {re.split(r"[<>=;\s]", requirement)[0] for requirement in wanted} - {"setuptools"}
+    assert names <= {name.lower().replace("_", "-") for name in locked}
+
+
+def test_the_pythons_that_are_supported_are_stated() -> None:
+    """As classifiers, for those who look at the package; the least of them is what an installation demands."""
+    stated = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["project"]["classifiers"]))
+    assert stated == ["3.11", "3.12", "3.13", "3.14"]
+    assert PROJECT["project"]["requires-python"] == f">={stated[0]}"
