@@ -191,7 +191,13 @@ def _verb(
     verbs: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, find: Callable[[], Path]
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, **_texts(_EXAMPLES[name], text))
-    parser.add_argument("path", nargs="?", type=Path, metavar="PATH", help="directory of the log, or one segment")
+    parser.add_argument(
+        "path",
+        nargs="?",
+        type=Path,
+        metavar="LOG",
+        help="directory of the log, or one segment (default: this machine's router's log)",
+    )
     parser.set_defaults(run=lambda args: _guarded(run, args, find))
     return parser
 

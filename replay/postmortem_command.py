@@ -31,7 +31,7 @@ def add_command(verbs: Any, find_log: Callable[[], Path]) -> None:
         epilog=EPILOG,
     )
     parser.add_argument("--crash", metavar="N", help="which one, by its number or, as #48211, by its seq")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page")
     parser.add_argument("--bundle", type=Path, metavar="FILE", help="write a zip to share: no prompts, names hashed")
 

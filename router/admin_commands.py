@@ -95,7 +95,8 @@ def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], int], does:
         name,
         help=does,
         description=f"{does[0].upper()}{does[1:]}.",
-        epilog=f"examples:\n  {examples}\n\nexit codes: 0 done, 1 the router refused or is not there",
+        epilog=f"examples:\n  {examples}\n\nexit codes: 0 done, 1 the router refused or is not there, "
+        "2 the command line is wrong",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     default = os.environ.get(URL_VARIABLE, DEFAULT_URL)

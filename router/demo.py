@@ -63,7 +63,7 @@ def add_demo_command(verbs: Any) -> None:
         description="Start a router with three small models on two declared GPUs, send a burst that makes it swap, "
         "show from the event log what happened, and keep serving.",
         epilog="examples:\n  llama-router demo\n  llama-router demo --once   end after the burst\n\n"
-        "exit codes: 0 every request was answered in full, 1 not",
+        "exit codes: 0 every request was answered in full, 1 not, 2 the command line is wrong",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--once", action="store_true", help="end after the burst")

@@ -25,7 +25,7 @@ examples:
   llama-router logs qwen3-8b -n 1000    more of them
   llama-router logs qwen3-8b -f         and whatever comes, from the next replicas as well
 
-exit codes: 0 done, 1 no log of that model
+exit codes: 0 done, 1 no log of that model, 2 the command line is wrong
 """
 
 

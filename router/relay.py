@@ -159,6 +159,7 @@ class Relay:
 
     def close(self) -> None:
         """The router ends, and no request is open: let go of the replicas."""
+        self._releases.close()
         self._pool.close()
 
     def flights(self) -> Iterator[Progress]:

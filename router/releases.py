@@ -60,9 +60,12 @@ class Releases:
         self._weight_alive = weight_alive
         self._waiting: dict[str, dict[int, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_over = False
 
     def watch(self, rid: int, replica: str, since_us: int) -> None:
         """The request was cancelled at `since_us` and its connection is closed: report when its slot is free."""
+        if self._is_over:
+            return
         waiting = self._waiting.get(replica)
         if waiting is not None:
             waiting[rid] = since_us
@@ -75,6 +78,12 @@ class Releases:
     def released(self, rid: int, replica: str) -> None:
         """The request never reached the replica: report at once."""
         self._post(SlotReleased(rid=rid, replica=replica))
+
+    def close(self) -> None:
+        """The router ends: nobody is there to be told. Connections that end later begin no watch."""
+        self._is_over = True
+        for task in self._tasks:
+            task.cancel()
 
     async def _watch(self, replica: str) -> None:
         waiting = self._waiting[replica]
@@ -95,7 +104,8 @@ class Releases:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         finally:
             del self._waiting[replica]
-            self._report(replica, waiting)
+            if not self._is_over:
+                self._report(replica, waiting)
 
     def _report(self, replica: str, rids: dict[int, int]) -> None:
         now_us = self._now_us()

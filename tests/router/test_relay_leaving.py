@@ -21,7 +21,7 @@ from eventlog.events import (
     SwapAborted,
     UpstreamLost,
 )
-from tests.router.relay_rig import DEADLINE_S, Got, Rig, Wire, run, until
+from tests.router.relay_rig import DEADLINE_S, Got, Rig, Wire, at_rest, run, until
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 STREAM = {**CHAT, "stream": True}
@@ -270,6 +270,30 @@ def test_a_replica_that_dies_lets_go_as_well() -> None:
             await until(lambda: rig.upstream.slots_asked)
             rig.replicas.crash(rig.events(RequestDispatched)[0].replica)
             await rig.logged(SlotReleased)
+
+    run(story)
+
+
+def test_a_router_that_ends_watches_no_slot_any_more() -> None:
+    """A replica that closes its side after the end finds nobody who would ask what its slots do."""
+    done = asyncio.Event()
+
+    async def slow(got: Got) -> None:
+        await got.gone.wait()
+        await done.wait()
+
+    async def story() -> None:
+        async with Rig(slots=1) as rig, rig.connect() as wire:
+            rig.upstream.handler = slow
+            await wire.send(CHAT)
+            await rig.dispatched()
+            leave(wire, "closes")
+            await rig.logged(RequestCancelled)
+            rig.relay.close()
+            done.set()
+            await at_rest(lambda: rig.upstream.slots_asked)
+            assert rig.upstream.slots_asked == 0
+            assert rig.events(SlotReleased) == []
 
     run(story)
 

@@ -139,7 +139,13 @@ class RouterProcess:
 
     def __enter__(self) -> "RouterProcess":
         self.configure()
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            if self.process is not None:
+                self.process.kill()
+                self.process.wait()
+            raise
         return self
 
     def __exit__(
@@ -155,7 +161,7 @@ class RouterProcess:
     def configure(self) -> None:
         write_config(self.folder, self.models, self.settings, self.top)
 
-    def start(self, deadline_s: float = 15.0) -> None:
+    def start(self, deadline_s: float = 60.0) -> None:
         """Starts it and waits until /health says ok."""
         with open(self.stderr, "ab") as stderr:
             self.process = subprocess.Popen(
