@@ -19,7 +19,7 @@ help:
 
 setup: $(VENV)/.ready
 
-# --no-compile: what is imported compiles itself, and most of what is installed never is. That halves the time.
+# --no-compile: what is imported compiles itself, and most of what is installed never is. That saves a third of the work.
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo '$(PYTHON) is too old: Python 3.11 or newer is needed (make PYTHON=python3.12 ...)'; exit 1; }
 	@echo 'creating $(VENV) (once, about a minute) ...'
