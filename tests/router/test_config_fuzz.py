@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from router.models import KEEP_KEYS, PROMPT_CACHE_KEYS
 from router.settings import ROUTER_KEYS, TOP_KEYS
 from tests.router.config_desk import Desk
 
+pytestmark = pytest.mark.timeout(600)
+"""It makes up much and waits for nothing: a busy machine only makes it slow."""
 FUZZ = 50
 
 LEAVES = st.one_of(
