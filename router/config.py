@@ -474,6 +474,11 @@ def _default_key(values: Values, findings: Findings) -> str:
             return key_in_file(Path(values["API_KEY_FILE"]).expanduser())
         except BadValue as error:
             findings.add(values.problem("API_KEY_FILE", str(error)))
+    try:
+        key_digest(key)
+    except BadValue as error:
+        findings.add(values.problem("API_KEY", str(error)))
+        return ""
     return key
 
 

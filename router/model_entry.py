@@ -345,14 +345,19 @@ def key_in_file(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise BadValue(f"no key can be read from {path}: {reason}") from None
+    except ValueError:
+        raise BadValue(f"no key can be read from {str(path)!r}: no file can have such a name") from None
     if not key or len(key.splitlines()) > 1:
         raise BadValue(f"{path} should hold one line, the key")
     return key
 
 
 def key_digest(key: str) -> str:
-    """The form in which an API key is kept and compared."""
-    return hashlib.sha256(os.fsencode(key)).hexdigest()
+    """The form in which an API key is kept and compared. Raises BadValue for what no client could send."""
+    try:
+        return hashlib.sha256(os.fsencode(key)).hexdigest()
+    except UnicodeEncodeError:
+        raise BadValue("the key holds half of a character, as a lone \\ud800 in JSON is one") from None
 
 
 # --- what a value may be --------------------------------------------------------------------------------------------

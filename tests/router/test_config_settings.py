@@ -270,6 +270,10 @@ def test_a_slip_in_the_name_of_a_setting_is_found(desk: Desk) -> None:
 def test_a_wrong_api_key_setting_does_not_show_it(desk: Desk) -> None:
     desk.environ["LLAMA_ROUTER_API_KEY"] = "secret\n"
     assert "secret\\n" not in str(desk.mistake())
+    desk.environ["LLAMA_ROUTER_API_KEY"] = "open sesame\ud800"
+    problem = str(desk.mistake())
+    assert "half of a character" in problem
+    assert "sesame" not in problem
 
 
 @pytest.mark.parametrize(
