@@ -33,7 +33,7 @@ demo: setup
 # A short --basetemp: the path of a socket may have 100 bytes. What failed is left there.
 test: setup
 	@base=$$(mktemp -d /tmp/router.XXXXXX); \
-	$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --basetemp $$base/t $(ARGS) && rm -rf $$base
+	$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --basetemp $$base/t $(ARGS) && rm -rf $$base
 
 # One environment for each other Python, named after it.
 pythons: setup

@@ -13,6 +13,8 @@ CPU_SHARE = 0.05
 """Of one core. An idle server that answers four probes a second stays well below."""
 FAULTS_PER_S = 250
 """About 1 MiB in pages."""
+TICKS_MIN = 2
+"""One more tick (10 ms) may be the last straw of many small things: it says nothing of so short a time."""
 BYTES_PER_S = 4096
 """Little enough for a download over a poor line, which is a load as well."""
 
@@ -68,7 +70,7 @@ class Stall:
         if last is None:
             return False
         return (
-            now.cpu_ticks - last.cpu_ticks >= max(1.0, CPU_SHARE * seconds * proc.TICKS_PER_S)
+            now.cpu_ticks - last.cpu_ticks >= max(TICKS_MIN, CPU_SHARE * seconds * proc.TICKS_PER_S)
             or now.faults - last.faults >= max(1.0, FAULTS_PER_S * seconds)
             or now.bytes_read - last.bytes_read >= max(1.0, BYTES_PER_S * seconds)
             or now.bytes_written - last.bytes_written >= max(1.0, BYTES_PER_S * seconds)

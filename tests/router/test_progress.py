@@ -45,6 +45,14 @@ def test_what_answering_health_probes_costs_is_no_progress() -> None:
     assert stall.still_us(120 * S) == 120 * S
 
 
+def test_a_single_tick_between_two_looks_in_quick_succession_is_no_progress() -> None:
+    """Eight looks a second: what probes cost adds up to a tick now and then, which is a tenth of so short a time."""
+    stall = Stall(0)
+    for look in range(1, 41):
+        stall.feed(look * S // 8, Sample(cpu_ticks=look // 4), 0)
+    assert stall.still_us(5 * S) == 5 * S
+
+
 def test_the_counters_are_those_of_the_kernel() -> None:
     """This process has computed and touched memory; one that does not exist has done nothing."""
     mine = measure([os.getpid()])
