@@ -118,3 +118,16 @@ def test_a_persistent_model_stays_and_its_neighbour_goes(tmp_path: Path) -> None
         assert [victim["model"] for victim in router.events("SwapBegun")[-1]["victims"]] == ["B"]
         assert main(["unload", "kept", "--url", router.base_url]) == 0
         until_phase(router, kept="absent")
+
+
+def test_q13_a_model_that_may_sleep_is_resident_all_the_same(tmp_path: Path) -> None:
+    """llama-server frees the weights by itself and wakes for the next request: one process, which counts to the cap."""
+    models = [Model("a", preset={"sleep-idle-seconds": "1"}), Model("b")]
+    with RouterProcess(tmp_path, models) as router:
+        assert [router.asks("a"), router.asks("a")] == [200, 200]
+        (spawned,) = router.events("ReplicaSpawned")
+        argv = Path(f"/proc/{spawned['pid']}/cmdline").read_bytes().split(b"\0")
+        assert argv[argv.index(b"--sleep-idle-seconds") + 1] == b"1"
+        assert router.asks("b") == 200
+        swap = router.events("SwapBegun")[-1]
+        assert (swap["target"], [victim["model"] for victim in swap["victims"]]) == ("b", ["a"])
