@@ -27,10 +27,11 @@ def fold(state: State, event: e.Event) -> None:
     """Take one event into the state."""
     is_fact = isinstance(event, e.Fact)
     if is_fact:
-        now_us = state.now_us = event.at_us
+        before_us, now_us = state.now_us, event.at_us
+        state.now_us = now_us
         state.touched = 0
-        if state.cooling:
-            fold_models.end_cooldowns(state)
+        if state.cooling or now_us < before_us:
+            fold_models.note_cooling(state, state.cooling if now_us >= before_us else state.models)
         for name, due_us in state.timers.items():
             if due_us <= now_us:
                 state.touched |= _overdue(state, name)

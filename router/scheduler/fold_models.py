@@ -3,6 +3,8 @@
 The other parts call this after they have changed a model's replicas, its swap or its cool-down.
 """
 
+from collections.abc import Iterable
+
 from eventlog import events as e
 from eventlog.settings import ModelSettings
 from router.scheduler.state import EVERYWHERE, Model, State, gpus_of, is_cooling, is_restless, mask_of
@@ -94,7 +96,6 @@ def note_rest(state: State, model: Model) -> None:
         state.cooling.pop(model.name, None)
 
 
-def end_cooldowns(state: State) -> None:
-    """Those whose time is over by now."""
-    for name in [name for name in state.cooling if not is_cooling(state, state.models[name])]:
-        del state.cooling[name]
+def note_cooling(state: State, may_cool: Iterable[str]) -> None:
+    """Time has passed: a cool-down may be over or, where the clock went back, not over any more."""
+    state.cooling = {name: True for name in may_cool if is_cooling(state, state.models[name])}

@@ -98,6 +98,13 @@ def test_every_request_ends_once_in_every_world(tens: int) -> None:
             raise AssertionError(f"world {seed}: {error}") from error
 
 
+def test_a_clock_that_goes_back_lets_a_cool_down_go_on() -> None:
+    """A world in which a cool-down was over, and then was not."""
+    world = world_of(2460, engine="group")
+    world.run()
+    assert not world.waiting
+
+
 def test_in_a_world_without_faults_every_request_is_answered() -> None:
     for seed in range(40):
         world = world_of(seed, faults=False)
