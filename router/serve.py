@@ -218,7 +218,7 @@ class Router:
         if self._dashboard is not None:
             self._background.append(asyncio.create_task(self._dashboard.run()))
         slot_watch = SlotWatch(self._loop, self._replicas.endpoint)
-        self._asyncio.call_later(STARTED_S, freeze_what_stays)
+        self._asyncio.call_later(STARTED_S, freeze_what_stays, lambda: not self._loop.state.requests)
         await self._done.wait()
         for task in self._background:
             task.cancel()
@@ -364,10 +364,16 @@ def _lost(before: State) -> Iterable[Fact]:
             )
 
 
-def freeze_what_stays() -> None:
-    """What the start has made lives as long as the process: the garbage collector need not walk through it again."""
-    gc.collect()
-    gc.freeze()
+def freeze_what_stays(is_idle: Callable[[], bool]) -> None:
+    """What the start has made lives as long as the process: the garbage collector need not walk through it again.
+
+    Not while requests are there: what is frozen is never collected, and theirs would stay for ever.
+    """
+    if is_idle():
+        gc.collect()
+        gc.freeze()
+    else:
+        asyncio.get_running_loop().call_later(STARTED_S, freeze_what_stays, is_idle)
 
 
 def raise_descriptor_limit() -> None:
