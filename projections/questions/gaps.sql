@@ -1,6 +1,6 @@
 -- The time between two tokens of a stream: percentiles to 0.1 ms, and stalls (a second or more).
--- Percentiles are over all gaps of up to ten million; of more, over those of every second stream (twenty million), every
--- third (thirty), ... The other numbers count all of them.
+-- Percentiles are over all gaps of up to a million; of more, over those of every second stream (two million), every third
+-- (three), ... The other numbers count all of them.
 WITH totals AS MATERIALIZED (
     SELECT
         -- The first frame of a stream ends no gap.
@@ -18,7 +18,7 @@ counted AS (
         FROM token_seconds
         WHERE at_us >= $since_us AND at_us < $until_us
             AND ($model = '' OR rid IN (SELECT rid FROM requests WHERE model = $model))
-            AND rid % (SELECT greatest(1, gaps // 10_000_000) FROM totals) = 0
+            AND rid % (SELECT greatest(1, gaps // 1_000_000) FROM totals) = 0
     )
     GROUP BY step
 ),

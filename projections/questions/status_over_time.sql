@@ -19,59 +19,57 @@ serving AS (
     JOIN (SELECT replica, gpus FROM replicas) USING (replica)
     GROUP BY gpus, dispatched_us // greatest(1, ($until_us - $since_us) // 5000)
 ),
+-- How many of each kind there are at a moment is one number, since sums cost the most here: those that run below 2^20,
+-- those that swap below 2^40, those that serve above.
 spans AS (
-    SELECT gpu, 'running' AS what, started_us AS from_us,
+    SELECT gpu, 1 AS kind, started_us AS from_us,
         CASE WHEN run < (SELECT max(run) FROM runs) THEN coalesce(stopped_us, last_us) ELSE stopped_us END AS until_us
     FROM runs, known
     UNION ALL
-    SELECT gpu, 'swapping', from_us, until_us FROM residency WHERE phase <> 'ready'
+    SELECT gpu, 1 << 20, from_us, until_us FROM residency WHERE phase <> 'ready'
     UNION ALL
     -- Its victims drain before anything stops or loads.
-    SELECT unnest(footprint), 'swapping', begun_us, ended_us FROM swaps
+    SELECT unnest(footprint), 1 << 20, begun_us, ended_us FROM swaps
     UNION ALL
-    SELECT gpu, 'serving', from_us, until_us FROM serving
+    SELECT gpu, 1::BIGINT << 40, from_us, until_us FROM serving
 ),
 cut AS (
     SELECT
         gpu,
-        what,
+        kind,
         greatest(from_us, $since_us) AS from_us,
         least(coalesce(until_us, $until_us), $until_us) AS until_us
     FROM spans
-    WHERE gpu IN (SELECT gpu FROM known) AND from_us < $until_us AND coalesce(until_us, $until_us) > $since_us
+    -- A clock that was set back may let something end before it began: that is nothing.
+    WHERE gpu IN (SELECT gpu FROM known)
+        AND from_us < $until_us AND coalesce(until_us, $until_us) > greatest(from_us, $since_us)
 ),
 marks AS (
-    SELECT gpu, $since_us AS at_us, what, 0 AS change FROM known, (VALUES ('running')) AS kinds (what)
+    SELECT gpu, $since_us AS at_us, 0 AS change FROM known
     UNION ALL
-    SELECT gpu, from_us, what, 1 FROM cut
+    SELECT gpu, from_us, kind FROM cut
     UNION ALL
-    SELECT gpu, until_us, what, -1 FROM cut
+    SELECT gpu, until_us, -kind FROM cut
 ),
-changes AS (
-    SELECT
-        gpu,
-        at_us,
-        coalesce(sum(change) FILTER (what = 'running'), 0) AS running,
-        coalesce(sum(change) FILTER (what = 'swapping'), 0) AS swapping,
-        coalesce(sum(change) FILTER (what = 'serving'), 0) AS serving
+levels AS (
+    SELECT gpu, at_us, (sum(sum(change)) OVER (PARTITION BY gpu ORDER BY at_us))::BIGINT AS counts
     FROM marks
     GROUP BY gpu, at_us
 ),
-levels AS (
+statuses AS (
     SELECT
         gpu,
         at_us,
         CASE
-            WHEN sum(running) OVER so_far = 0 THEN 'inactive'
-            WHEN sum(swapping) OVER so_far > 0 THEN 'swapping'
-            WHEN sum(serving) OVER so_far > 0 THEN 'serving'
+            WHEN counts & 1048575 = 0 THEN 'inactive'
+            WHEN counts >> 20 & 1048575 > 0 THEN 'swapping'
+            WHEN counts >> 40 > 0 THEN 'serving'
             ELSE 'idle'
         END AS status
-    FROM changes
-    WINDOW so_far AS (PARTITION BY gpu ORDER BY at_us)
+    FROM levels
 ),
 turns AS (
-    SELECT gpu, at_us, status FROM levels
+    SELECT gpu, at_us, status FROM statuses
     QUALIFY status IS DISTINCT FROM lag(status) OVER (PARTITION BY gpu ORDER BY at_us)
 )
 SELECT
