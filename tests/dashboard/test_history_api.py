@@ -192,3 +192,21 @@ def test_swapping_goes_before_serving_before_idle(tmp_path: Path) -> None:
         ("idle", us(20), us(30)),
         ("inactive", us(30), us(40)),
     ]
+
+
+def test_what_ended_before_it_began_by_a_clock_that_was_set_back_is_nothing(tmp_path: Path) -> None:
+    settings = SchedulerSettings(models={"a": ModelSettings(gpus=(0,))}, gpus=1)
+    with Story(tmp_path / "log") as story:
+        story.at(5, e.RouterStarted(config=settings, version="1", gpus=[e.Gpu(index=0)]))
+        story.at(20, e.SwapBegun(swap=1, target="a", cause_rid=1, why="queue", footprint=[0]))
+        story.at(12, e.SwapFinished(swap=1))
+        story.at(30, e.RouterStopped())
+    with Projector(tmp_path / "log", tmp_path / "db") as projector:
+        projector.catch_up()
+        question = questions.find("status_over_time")
+        rows = ask(projector.cursor(), question.sql, question.parameters(since_us=us(0), until_us=us(40))).rows
+    assert [row[1:] for row in rows] == [
+        ("inactive", us(0), us(5)),
+        ("idle", us(5), us(30)),
+        ("inactive", us(30), us(40)),
+    ]
