@@ -44,7 +44,10 @@ log = logging.getLogger("llama_router.replica")
 
 POLL_FIRST_S, POLL_LAST_S = 0.02, 0.25
 """Between questions whether a load is done; a line of the child that sounds like it asks at once."""
-DOUBT_FIRST_S, DOUBT_LAST_S = 0.05, 1.0
+DOUBT_FIRST_S = 0.05
+"""Between the first questions whether it lives."""
+SPAWN_AGAIN_S = 0.5
+"""After a process that could not be made for want of something that may come back."""
 SAMPLE_S = 1.0
 """Between looks at the progress of a load."""
 FAMILY_EVERY = 10
@@ -131,9 +134,11 @@ class Replica:
         if self._stop.is_set():
             return ReplicaStopped(replica=self.id)
         try:
-            process = self._spawn()
+            process = await self._spawn()
         except spawn.SpawnError as error:
             return ReplicaLoadFailed(replica=self.id, kind="spawn", reason=str(error), took_us=self._age_us())
+        if process is None:
+            return ReplicaStopped(replica=self.id)
         found = await self._load(process)
         if found is None or process.exited.is_set() or self._stop.is_set():
             return await self._finish(process)
@@ -145,17 +150,18 @@ class Replica:
         await first(process.exited.wait(), self._stop.wait())
         return await self._finish(process)
 
-    def _spawn(self) -> Process:
+    async def _spawn(self) -> Process | None:
+        """None when it is to be stopped before there is a process."""
         around = self._around
         endpoint = (
             spawn.tcp_endpoint() if around.transport == "tcp" else spawn.unix_endpoint(around.run_dir, around.directory)
         )
         argv = spawn.command(around.llama_server, self._config.argv, endpoint, self.model, around.slot_save_path)
         env = spawn.environment(around.environ, self._config.env, self._order.gpus, endpoint.key, self._marker)
-        self._oom_kills = proc.oom_kills()
-        self._began_us = around.clock.now_us()
         child_log = around.logs.open(self.model, self.id, endpoint.key, self._on_lines)
-        child = spawn.start(argv, env)
+        child = await self._start(argv, env)
+        if child is None:
+            return None
         self._process = process = Process(child, self._marker, child_log.feed)
         self.endpoint = endpoint
         self.pid = child.pid
@@ -166,13 +172,27 @@ class Replica:
                 pid=child.pid,
                 started_ticks=child.started_ticks,
                 address=str(endpoint),
-                argv_hash=hashlib.sha256("\0".join((*around.llama_server, *self._config.argv)).encode()).hexdigest()[
-                    :16
-                ],
+                argv_hash=_hash((*around.llama_server, *self._config.argv)),
                 mask=env["CUDA_VISIBLE_DEVICES"],
             )
         )
         return process
+
+    async def _start(self, argv: tuple[str, ...], env: dict[str, str]) -> spawn.Child | None:
+        """Raises SpawnError when trying again does not help, or has not."""
+        for left in range(self._around.timings.start_retries, -1, -1):
+            self._oom_kills = proc.oom_kills()
+            self._began_us = self._around.clock.now_us()
+            try:
+                return spawn.start(argv, env)
+            except spawn.SpawnError as error:
+                if not error.may_pass or not left:
+                    raise
+                log.warning("replica %s: %s; trying again", self.id, error)
+            await within(SPAWN_AGAIN_S, self._stop.wait())
+            if self._stop.is_set():
+                break
+        return None
 
     async def _load(self, process: Process) -> probe.Properties | LoadVerdict | None:
         """What the child has once it is ready, or why it is given up; None when it ended or is to be stopped."""
@@ -198,7 +218,7 @@ class Replica:
                 log.debug("replica %s: %s", self.id, error)  # it was ready a moment ago: its end comes, or it answers
             self._nudge.clear()
             await within(poll_s, self._nudge.wait())
-            poll_s = min(poll_s * 1.3, POLL_LAST_S)
+            poll_s = min(poll_s * 1.3, POLL_LAST_S, self._around.timings.load_poll_interval_s)
 
     async def _watch_load(self, process: Process) -> LoadVerdict:
         """Returns when the load has not moved for too long, or takes longer than any load may.
@@ -329,7 +349,7 @@ class Replica:
                 self.stalled(silent_us, limit_us, [])
                 return
             await within(pause_s, process.exited.wait())
-            pause_s = min(pause_s * 2, DOUBT_LAST_S)
+            pause_s = min(pause_s * 2, around.timings.health_check_interval_s)
 
     async def _clean_up(self, grace_s: float) -> bool:
         """End every process of this life; whether SIGKILL was needed."""

@@ -4,6 +4,7 @@ The command, the environment and the GPU mask are plain values, made here withou
 process. Its last step before the exec is in `exec_child.py`. What becomes of the process is `replicas.py`'s concern.
 """
 
+import errno
 import os
 import secrets
 import shutil
@@ -28,11 +29,21 @@ _NOT_INHERITED = ("LLAMA_ARG_", "LLAMA_SERVER_", "LLAMA_ROUTER_")
 _NOT_INHERITED_NAMES = frozenset({"LLAMA_API_KEY", "AIP_MODE", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID"})
 """Settings of another llama-server, of Vertex AI's port, and systemd's link to the router itself."""
 
+_MAY_PASS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+"""No room for another process, or no descriptor for its output."""
+
 _EXEC = str(Path(__file__).with_name("exec_child.py"))
 
 
 class SpawnError(Exception):
-    """The process could not be started; the text says why."""
+    """The process could not be started; the text says why.
+
+    `may_pass`: the system lacked something that others may give back soon.
+    """
+
+    def __init__(self, text: str, *, may_pass: bool = False) -> None:
+        super().__init__(text)
+        self.may_pass = may_pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +163,10 @@ def start(argv: Sequence[str], env: Mapping[str, str], *, with_input: bool = Fal
     binary = shutil.which(argv[0], path=env.get("PATH"))
     if binary is None:
         raise SpawnError(f"cannot run {argv[0]!r}: no such program, or it may not be executed")
-    reading, writing = os.pipe()
+    try:
+        reading, writing = os.pipe()
+    except OSError as error:
+        raise _not_run(argv[0], error) from error
     os.set_blocking(reading, False)
     try:
         process = subprocess.Popen(
@@ -165,8 +179,13 @@ def start(argv: Sequence[str], env: Mapping[str, str], *, with_input: bool = Fal
         )
     except (OSError, ValueError) as error:
         os.close(reading)
-        raise SpawnError(f"cannot run {argv[0]!r}: {error}") from error
+        raise _not_run(argv[0], error) from error
     finally:
         os.close(writing)
     found = proc.stat(process.pid)
     return Child(process, reading, found.started_ticks if found else 0)
+
+
+def _not_run(program: str, error: OSError | ValueError) -> SpawnError:
+    may_pass = isinstance(error, OSError) and error.errno in _MAY_PASS
+    return SpawnError(f"cannot run {program!r}: {error}", may_pass=may_pass)

@@ -4,9 +4,11 @@ Each test tells one life. The loop only remembers; what the scheduler would orde
 """
 
 import asyncio
+import errno
 import os
 import signal
 import socket
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from eventlog.events import (
     ReplicaStalled,
     ReplicaStopped,
 )
-from router import proc, spawn
+from router import proc, replica, spawn
 from router.config import Timings
 from router.gpus import Settled
 from router.upstream import Endpoint, fetch
@@ -177,6 +179,37 @@ def test_a_program_that_is_not_there_is_said_by_name(tmp_path: Path) -> None:
         world.spawn()
         failed = await world.loop.sees(ReplicaLoadFailed)
         assert (failed.kind, "/opt/no/llama-server" in failed.reason) == ("spawn", True)
+
+    play(tmp_path, story)
+
+
+def test_a_process_that_the_system_has_no_room_for_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """START_RETRIES times; a stop in between is a stop."""
+    monkeypatch.setattr(replica, "SPAWN_AGAIN_S", 0.01)
+    start, refused = subprocess.Popen, [errno.EAGAIN, errno.EMFILE]
+
+    def no_room_yet(*given: Any, **more: Any) -> Any:
+        if refused:
+            raise OSError(refused[0] if len(refused) > 2 else refused.pop(), "no room")
+        return start(*given, **more)
+
+    monkeypatch.setattr(subprocess, "Popen", no_room_yet)
+
+    async def story(world: World) -> None:
+        world.model("m")
+        await ready(world)
+        assert world.loop.story == ["ReplicaSpawned", "ReplicaReady"]
+        refused.extend([errno.ENOMEM] * 3)
+        world.spawn("r2")
+        failed = await world.loop.sees(ReplicaLoadFailed)
+        assert (failed.kind, "no room" in failed.reason) == ("spawn", True)
+        monkeypatch.setattr(replica, "SPAWN_AGAIN_S", 30.0)
+        world.spawn("r3")
+        world.stop("r3")
+        assert (await world.loop.sees(ReplicaStopped)).replica == "r3"
+        refused.clear()
 
     play(tmp_path, story)
 
