@@ -118,9 +118,9 @@ def _directory(value: Any) -> Path:
     if not path.is_absolute():
         raise BadValue("an absolute path")
     there = path
-    while not there.exists():
+    while not os.path.exists(there):
         there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    if not os.path.isdir(there) or not os.access(there, os.W_OK | os.X_OK):
         raise BadValue(f"a directory that this user can make and write; {there} is none")
     return path
 

@@ -28,7 +28,7 @@ from router.gpus import count_gpus
 from router.llama_server import binary_identity, check_embedded, find_llama_server, read_options
 from router.model_entry import Cost, KeyConfig, ReasoningEffort, key_digest, key_in_file, read_keys
 from router.models import Draft, ModelConfig, finish, read_drafts
-from router.places import find_places, place
+from router.places import find_places, may_be_there, place
 from router.presets import Section, canonical_name, read_ini
 from router.problems import ConfigErrors, Findings, Problem, nearest
 from router.routing import Routing, check_placement, read_routing
@@ -190,11 +190,6 @@ class Config:
     objects: Mapping[str, Any] = field(default_factory=dict)
     """`WHOLE_OBJECTS` as they were written, for the same."""
 
-    @property
-    def keep_directory(self) -> Path:
-        """Where prompt caches are kept, if they are."""
-        return self.keep.directory if self.keep.on else Path()
-
     def resolve(self, asked: str) -> ModelConfig | None:
         """The model that a client means; names are case-sensitive, a quantisation after ":" is not."""
         name = self.names.get(asked) or self.names.get(canonical_name(asked))
@@ -293,7 +288,7 @@ def load(
     if not drafts and not findings.problems:
         message = "no model is configured: write a section into presets.ini, or run `llama-router demo` for a first try"
         findings.add(Problem(message, file=f"{config_path} and {presets_path}"))
-    if not top and sections and not config_path.exists():
+    if not top and sections and not may_be_there(config_path):
         findings.warn(Problem("there is no such file: every model has one replica on GPU 0", file=str(config_path)))
     if server_from == "embedded":
         check_embedded(drafts, table, findings)
@@ -367,7 +362,17 @@ def load(
         settings={name: value for name, value in values.by_name.items() if name not in NEVER_IN_ARGV},
         objects={name: top.get(name) for name in WHOLE_OBJECTS},
     )
+    _check_writable(config, findings)
     return config.with_fingerprints(fingerprint_key) if fingerprint_key else config
+
+
+def _check_writable(config: Config, findings: Findings) -> None:
+    """All of it goes into the event log, which is UTF-8: a path may hold any bytes. Raises ConfigErrors."""
+    try:
+        msgspec.json.encode(config.effective(b"only to see"))
+    except UnicodeEncodeError as error:
+        message = "this holds bytes that are no UTF-8, and cannot be written into the event log"
+        raise ConfigErrors([Problem(message, value=ascii(error.object)[1:-1])], findings.warnings) from None
 
 
 def configured_names(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -389,7 +394,7 @@ def configured_names(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def _read_config(path: Path, outside: Values, findings: Findings) -> dict[str, Any]:
     """The object in config.json; empty where there is no such file and nobody asked for it."""
-    text = _read(path, findings) if path.exists() or outside.given("CONFIG_PATH") else None
+    text = _read(path, findings) if may_be_there(path) or outside.given("CONFIG_PATH") else None
     if text is None:
         return {}
     top = read_json(text, str(path), findings)
@@ -407,7 +412,7 @@ def _read_config(path: Path, outside: Values, findings: Findings) -> dict[str, A
 
 
 def _read_presets(path: Path, outside: Values, findings: Findings) -> dict[str, Section]:
-    text = _read(path, findings) if path.exists() or outside.given("PRESETS_PATH") else None
+    text = _read(path, findings) if may_be_there(path) or outside.given("PRESETS_PATH") else None
     return {} if text is None else read_ini(text, str(path), findings)
 
 

@@ -11,7 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from router.problems import Findings, Problem
-from router.settings import Values, complete, read_outside
+from router.settings import BY_NAME, Values, complete, is_writable, read_outside
+from router.strict_json import read_json
 
 NAME = "llama-router"
 
@@ -33,19 +34,28 @@ class Places:
 
 
 def log_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the event log lies by the environment and the defaults alone: for when config.json cannot be read."""
-    return _places_without_config(environ).log
+    """Where the event log lies, also while there are mistakes in config.json: what can be read of it counts."""
+    return _as_far_as_known(environ)[0].log
 
 
 def history_db(environ: Mapping[str, str] = os.environ) -> Path:
     """The same for the dashboard's database."""
-    return _places_without_config(environ).history_db
+    return _as_far_as_known(environ)[0].history_db
 
 
 def dashboard_socket(environ: Mapping[str, str] = os.environ) -> Path:
     """The same for the socket of the dashboard's process."""
-    places = _places_without_config(environ)
+    places, _ = _as_far_as_known(environ)
     return dashboard_socket_in(places.run, places.log)
+
+
+def router_url(environ: Mapping[str, str] = os.environ) -> str:
+    """Where the router is to be asked from this machine, by the same."""
+    _, values = _as_far_as_known(environ)
+    host: str = values["HOST"].strip("[]")
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    port = values["PORT"] or BY_NAME["PORT"].default
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def dashboard_socket_in(run: Path, log: Path) -> Path:
@@ -58,11 +68,16 @@ def directory_id(log: Path) -> str:
     return sha256(os.fsencode(log.resolve())).hexdigest()[:12]
 
 
-def _places_without_config(environ: Mapping[str, str]) -> Places:
+def _as_far_as_known(environ: Mapping[str, str]) -> tuple[Places, Values]:
     findings = Findings()
     outside = read_outside({}, environ, findings)
     config, presets = find_places(outside, environ)
-    return place(complete(outside, {}, str(config), findings), config, presets, environ, findings)
+    try:
+        top = read_json(config.read_bytes().decode(), str(config), findings)
+    except (OSError, UnicodeDecodeError):
+        top = None
+    values = complete(outside, top if isinstance(top, dict) else {}, str(config), findings)
+    return place(values, config, presets, environ, findings), values
 
 
 def find_places(outside: Values, environ: Mapping[str, str]) -> tuple[Path, Path]:
@@ -72,8 +87,16 @@ def find_places(outside: Values, environ: Mapping[str, str]) -> tuple[Path, Path
     presets = _path(outside.by_name.get("PRESETS_PATH"), environ)
     if presets is None:
         beside = config.with_name("presets.ini")
-        presets = beside if outside.given("CONFIG_PATH") and beside.exists() else home / NAME / "presets.ini"
+        presets = beside if outside.given("CONFIG_PATH") and may_be_there(beside) else home / NAME / "presets.ini"
     return config, presets
+
+
+def may_be_there(file: Path) -> bool:
+    """Also where nobody may look, or no file can have such a name: who reads it then says why it cannot."""
+    try:
+        return file.exists()
+    except OSError:
+        return True
 
 
 def place(values: Values, config: Path, presets: Path, environ: Mapping[str, str], findings: Findings) -> Places:
@@ -109,10 +132,13 @@ def _run_dir(values: Values, state: Path, environ: Mapping[str, str]) -> Path:
 
 
 def _check_directory(values: Values, name: str, path: Path, findings: Findings) -> None:
+    if not is_writable(str(path)):
+        findings.add(_wrong(values, name, path, "holds bytes that are no UTF-8, which the event log cannot name"))
+        return
     there = path
-    while not there.exists() and there != there.parent:
+    while not os.path.exists(there) and there != there.parent:
         there = there.parent
-    if not there.is_dir():
+    if not os.path.isdir(there):
         findings.add(_wrong(values, name, path, f"{there} is not a directory"))
     elif not os.access(there, os.W_OK | os.X_OK):
         why = "cannot be written by this user" if there == path else f"cannot be made: {there} is not writable"
@@ -124,7 +150,7 @@ def _check_run_dir(values: Values, path: Path, findings: Findings) -> None:
         size, most = len(os.fsencode(path)), SOCKET_BYTES - SOCKET_NAME_BYTES
         why = f"has {size} bytes, too long for sockets in it"
         findings.add(_wrong(values, "RUN_DIR", path, why, allowed=f"a path of at most {most} bytes"))
-    if path.is_dir() and (path.stat().st_uid != os.getuid() or path.stat().st_mode & 0o022):
+    if os.path.isdir(path) and (path.stat().st_uid != os.getuid() or path.stat().st_mode & 0o022):
         why = "belongs to another user or can be written by others, who could take the place of a child"
         findings.add(_wrong(values, "RUN_DIR", path, why, allowed="a directory of yours with mode 0700"))
 

@@ -106,7 +106,18 @@ def text(value: Any) -> str:
     """A text without control characters."""
     if not isinstance(value, str) or any(ord(char) < 32 for char in value):
         raise BadValue("a text on one line")
+    if not is_writable(value):
+        raise BadValue("a text in UTF-8")
     return value
+
+
+def is_writable(value: str) -> bool:
+    """Whether it can be written as UTF-8, in the event log above all: not so bytes of another encoding in a path."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def one_of(*words: str) -> Check:
@@ -296,9 +307,21 @@ LIMITS: tuple[Setting, ...] = (
 )
 
 DURATIONS: tuple[Setting, ...] = (
-    Setting("HEALTH_CHECK_INTERVAL", 1.0, SOME_SECONDS, "seconds between looks at a ready replica"),
+    Setting(
+        "HEALTH_CHECK_INTERVAL",
+        1.0,
+        SOME_SECONDS,
+        "seconds at most between looks at a ready replica that is in doubt",
+        more="nobody looks at the others: the end of a process is noticed at once",
+    ),
     Setting("HEALTH_CHECK_TIMEOUT", 30.0, SOME_SECONDS, "seconds for an answer to such a look"),
-    Setting("LOAD_POLL_INTERVAL", 1.0, SOME_SECONDS, "seconds between looks at a loading replica"),
+    Setting(
+        "LOAD_POLL_INTERVAL",
+        1.0,
+        SOME_SECONDS,
+        "seconds at most between questions whether a load is done",
+        more="never more than a quarter of a second, and what the process prints is heard at once",
+    ),
     Setting("LOAD_POLL_TIMEOUT", 120.0, SOME_SECONDS, "seconds without any progress after which a load is given up"),
     Setting("LOAD_TIMEOUT_CEILING", 1800.0, SOME_SECONDS, "seconds after which a load is given up whatever it does"),
     Setting("UNLOAD_POLL_INTERVAL", 0.5, SOME_SECONDS, "seconds between looks at the memory of a GPU after a stop"),
@@ -330,7 +353,13 @@ DURATIONS: tuple[Setting, ...] = (
         "how the router talks to its llama-servers",
         more="`tcp` for a llama-server that cannot listen on a socket file",
     ),
-    Setting("START_RETRIES", 3, integer(0, 100), "how often a process that could not be spawned is tried again"),
+    Setting(
+        "START_RETRIES",
+        3,
+        integer(0, 100),
+        "how often a process that could not be spawned is tried again",
+        more=", where the want of memory, processes or descriptors may pass",
+    ),
     Setting(
         "GRACEFUL_KILL_TIMEOUT", 5.0, SECONDS, "seconds from SIGTERM to SIGKILL", more="a model's `stop-timeout` wins"
     ),

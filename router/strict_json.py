@@ -11,6 +11,9 @@ from typing import Any
 
 from router.problems import Findings, Problem
 
+LEVELS_MAX = 64
+"""Whoever walks through a value does so by calling itself: no file needs so many."""
+
 
 class _Twice(dict[str, Any]):
     """An object of which some keys were written more than once."""
@@ -33,11 +36,15 @@ def read_json(text: str, file: str, findings: Findings) -> Any:
     except (RecursionError, ValueError) as error:
         findings.add(Problem(f"this cannot be read: {error}", file=file))
         return None
+    if _is_deeper(value, LEVELS_MAX):
+        message = f"objects and lists stand in each other more than {LEVELS_MAX} levels deep"
+        findings.add(Problem(message, file=file))
+        return None
     for word in strange:
         findings.add(Problem(f"JSON has no {word}", file=file, value=word))
     for path, key in _doubled(value):
         findings.add(Problem("this key is written twice; only one of them can count", file=file, section=path, key=key))
-    return value
+    return _mended(value, file, findings)
 
 
 _STRING_OR_SLIP = re.compile(
@@ -75,6 +82,38 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) != len(pairs):
         keys = [key for key, _ in pairs]
         value.twice = tuple(dict.fromkeys(key for key in keys if keys.count(key) > 1))
+    return value
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    level = [value]
+    for _ in range(levels):
+        inside = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
+        level = [inner for values in inside for inner in values]
+    return any(isinstance(one, dict | list) for one in level)
+
+
+_HALF = re.compile(r"[\ud800-\udfff]")
+"""A lone surrogate, such as `"\\ud800"`: text that cannot be written anywhere, in the event log least of all."""
+
+
+def _mended(value: Any, file: str, findings: Findings, path: str = "", key: str = "") -> Any:
+    """`value` without halves of characters, each place of which is a mistake. Texts may be secrets: none is shown."""
+    if isinstance(value, str):
+        whole = _HALF.sub("\ufffd", value)
+        if whole != value:
+            message = "there is half of a character in this text, as a lone \\ud800 is one"
+            findings.add(Problem(message, file=file, section=path, key=key))
+        return whole
+    inside = f"{path}.{key}" if path else key
+    if isinstance(value, dict):
+        mended = {}
+        for name, inner in value.items():
+            whole = _mended(name, file, findings, inside, _HALF.sub("\ufffd", name))
+            mended[whole] = _mended(inner, file, findings, inside, whole)
+        return mended
+    if isinstance(value, list):
+        return [_mended(inner, file, findings, inside, f"[{index}]") for index, inner in enumerate(value)]
     return value
 
 

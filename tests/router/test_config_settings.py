@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from router.config import Config
-from router.places import log_dir
+from router.places import log_dir, router_url
 from router.settings import SETTINGS
 from tests.router.config_desk import Desk
 
@@ -272,7 +272,7 @@ def test_a_wrong_api_key_setting_does_not_show_it(desk: Desk) -> None:
     assert "secret\\n" not in str(desk.mistake())
     desk.environ["LLAMA_ROUTER_API_KEY"] = "open sesame\ud800"
     problem = str(desk.mistake())
-    assert "half of a character" in problem
+    assert "a text in UTF-8" in problem
     assert "sesame" not in problem
 
 
@@ -392,3 +392,63 @@ def test_a_directory_that_cannot_be_written_is_a_mistake(desk: Desk) -> None:
     closed = desk.home / "closed"
     closed.mkdir(mode=0o500)
     assert "not writable" in desk.mistake({"EVENT_LOG_DIR": str(closed / "events")}).message
+
+
+@pytest.mark.parametrize(
+    ("entry", "place"),
+    [
+        ({"description": "caf\ud800"}, "section [LLM.m], description"),
+        ({"metadata": {"by": ["\udfff"]}}, "section [LLM.m.metadata.by], [0]"),
+        ({"metadata": {"\udc00": 1}}, "section [LLM.m.metadata]"),
+    ],
+)
+def test_half_of_a_character_is_a_mistake_wherever_it_stands(desk: Desk, entry: dict[str, Any], place: str) -> None:
+    """The event log, which is UTF-8, could not take the configuration: nothing after it would be written."""
+    desk.models(m=entry)
+    problem = desk.mistake()
+    assert "half of a character" in problem.message
+    assert place in str(problem)
+
+
+@pytest.mark.parametrize("variable", ["LLAMA_ROUTER_DEFAULT_MODEL", "LLAMA_ROUTER_STATE_DIR", "XDG_STATE_HOME"])
+def test_bytes_that_are_no_utf_8_are_a_mistake(desk: Desk, variable: str) -> None:
+    desk.models(m={}).environ[variable] = os.fsdecode(os.fsencode(desk.home) + b"/m\xfcller")
+    assert any("UTF-8" in str(problem) for problem in desk.mistakes())
+
+
+def test_a_configuration_in_a_directory_that_the_log_cannot_name_is_a_mistake(desk: Desk) -> None:
+    """It is found last, because any path may be the one; the text is shown as Python would write it."""
+    odd = os.fsdecode(os.fsencode(desk.home) + b"/m\xfcller")
+    os.mkdir(odd)
+    desk.models(m={})
+    desk.here.rename(f"{odd}/llama-router")
+    desk.environ["XDG_CONFIG_HOME"] = odd
+    problem = desk.mistake()
+    assert "cannot be written into the event log" in problem.message
+    assert problem.value.endswith("m\\udcfcller/llama-router/config.json")
+
+
+def test_a_file_that_is_nothing_but_brackets_is_told_as_any_other_mistake(desk: Desk) -> None:
+    for depth in (100, 900, 5000):
+        desk.models(m={}).config('{"LLM": ' + "[" * depth + "]" * depth + "}")
+        assert any("deep" in problem.message or "cannot be read" in problem.message for problem in desk.mistakes())
+
+
+def test_commands_find_the_log_and_the_router_by_config_json_mistakes_or_not(desk: Desk) -> None:
+    """What can be read of it counts; the environment wins."""
+    desk.config({"LLM": {"m": 7}, "API-port": 8080, "ROUTER": {"EVENT_LOG_DIR": "/var/log/events", "NUM_GPUS": "x"}})
+    assert log_dir(desk.environ) == Path("/var/log/events")
+    assert router_url(desk.environ) == "http://127.0.0.1:8080"
+    desk.config('{"API-port": 8080')
+    assert log_dir(desk.environ) == desk.home / ".local/state/llama-router/events"
+    assert router_url(desk.environ) == "http://127.0.0.1:11434"
+    desk.environ |= {"EVENT_LOG_DIR": "/events", "ROUTER_HOST": "::", "LLAMA_ROUTER_PORT": "7"}
+    assert log_dir(desk.environ) == Path("/events")
+    assert router_url(desk.environ) == "http://[::1]:7"
+
+
+@pytest.mark.parametrize("name", ["CONFIG_PATH", "PRESETS_PATH", "RUN_DIR"])
+def test_a_path_that_nothing_can_have_is_a_mistake_like_another(desk: Desk, name: str) -> None:
+    """The system does not even look there; it is as with a directory that nobody may look into."""
+    problem = desk.models(m={}).mistakes({name: f"/{'x' * 300}/y"})[0]
+    assert problem.key == name or "File name too long" in problem.message
