@@ -22,8 +22,8 @@ Buffer = bytes | bytearray | mmap.mmap
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
-SPILL_OVER = 1 << 20
-"""Bodies up to this many bytes never go to disk."""
+SPILL_OVER = 64 * 1024
+"""Bodies up to this many bytes never go to disk: a file would cost as much as it saves."""
 PIECE = 1 << 20
 """Bytes per read or write of a file."""
 
@@ -102,8 +102,8 @@ class BodyStore:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
-        if not message.get("more_body") and not encoding:
-            body: bytes = message.get("body", b"")
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body") and not encoding and self._has_room(len(body), len(body)):
             self._check(len(body))
             self.in_memory += len(body)
             return Body(self, body, None, len(body))
@@ -120,11 +120,20 @@ class BodyStore:
             intake.discard()
             raise
 
+    def limit(self, *, memory: int, body: int) -> None:
+        """Other limits, for what comes in from now on."""
+        self._memory_limit = memory
+        self._body_limit = body
+
     def replaced(self, body: Body, data: bytes) -> Body:
         """Other bytes in the place of a body, which is closed."""
         body.close()
         self.in_memory += len(data)
         return Body(self, data, None, len(data))
+
+    def _has_room(self, size: int, more: int) -> bool:
+        """Whether a body that has `size` bytes by now may stay in memory, of which `more` are not counted yet."""
+        return size <= SPILL_OVER or self.in_memory + more <= self._memory_limit
 
     def _check(self, size: int) -> None:
         if self._body_limit and size > self._body_limit:
@@ -184,7 +193,7 @@ class _Intake:
         self._memory += data
         self._store.in_memory += len(data)
         if self._file is None:
-            if self._size <= SPILL_OVER or self._store.in_memory <= self._store._memory_limit:
+            if self._store._has_room(self._size, 0):
                 return
             self._file = self._store._spill()
         if len(self._memory) >= PIECE:

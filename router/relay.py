@@ -114,7 +114,7 @@ class Relay:
     ) -> None:
         """`salt` keys the fingerprints, at most 64 bytes."""
         self.config = config
-        """May be replaced while serving."""
+        """In force; `reconfigure` replaces it."""
         self.streams = Streams()
         self._loop = loop
         self._replicas = replicas
@@ -145,6 +145,11 @@ class Relay:
         loop.on(RequestRejected, self._failed)
 
     # --- what the rest of the router calls ---
+
+    def reconfigure(self, config: Config) -> None:
+        """What comes in from now on is taken by this."""
+        self.config = config
+        self._bodies.limit(memory=config.limits.body_memory_bytes, body=config.limits.max_body_bytes)
 
     def cancel(self, rid: int, by: By) -> None:
         """End a request in its client's place. Nothing happens if it has its outcome already."""

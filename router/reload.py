@@ -10,7 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,11 +26,12 @@ NEEDS_RESTART = (
     "log",
     "run_dir",
     "state_dir",
-    "keep_directory",
+    "history_db",
+    "dashboard",
     "child_transport",
     "cors_origins",
 )
-"""Taken once, at the start."""
+"""Taken once, at the start: whoever asks for them later gets what is in force. So is `keep.directory`."""
 
 WATCH_EVERY_S = 0.5
 """Files are read once they look the same at two looks: two saves within that time are one change."""
@@ -143,8 +144,8 @@ class Reloader:
             log.info("%s", note)
         for name in outcome.needs_restart:
             log.warning("a new %s takes effect when the router is started again", name)
-        self._current = config
-        self._apply(config, by)
+        self._current = _with_what_stays(config, self._current)
+        self._apply(self._current, by)
         log.info("a new configuration is in force (asked for by %s)", by)
         return outcome
 
@@ -158,13 +159,26 @@ class Reloader:
             removed=_only_in(before, after),
             changed=tuple(name for name, model in after.items() if name in before and model != before[name]),
             settings=_settings_changed(self._current, config),
-            needs_restart=tuple(
-                name for name in NEEDS_RESTART if getattr(config, name) != getattr(self._current, name)
-            ),
+            needs_restart=_needs_restart(self._current, config),
         )
 
     def _signature(self) -> Signature:
         return tuple(map(_look, (self._current.config_path, self._current.presets_path)))
+
+
+def _needs_restart(before: Config, after: Config) -> tuple[str, ...]:
+    names = tuple(name for name in NEEDS_RESTART if getattr(before, name) != getattr(after, name))
+    return (*names, "keepDirectory") if _moves_caches(before, after) else names
+
+
+def _with_what_stays(config: Config, before: Config) -> Config:
+    stays = {name: getattr(before, name) for name in NEEDS_RESTART}
+    keep = replace(config.keep, directory=before.keep.directory) if _moves_caches(before, config) else config.keep
+    return replace(config, **stays, keep=keep)
+
+
+def _moves_caches(before: Config, after: Config) -> bool:
+    return before.keep.on and after.keep.on and before.keep.directory != after.keep.directory
 
 
 def _settings_changed(before: Config, after: Config) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from typing import Any
@@ -63,6 +63,7 @@ FLUSH_S = 30.0
 """After the last answer: how long a client may take to read it before its connection is cut."""
 READS_NOTHING_S = 5.0
 """And how long without taking a byte."""
+BEGUN_AGAIN_S = 1.0
 STOP_LOOK_S = 0.1
 """Between looks at what still runs, or is still read."""
 EXIT_UNLOGGED = 1
@@ -156,6 +157,8 @@ class Router:
         self._background: list[asyncio.Task[None]] = []
         self._relay: Relay
         self._services: Services
+        self._wedges: WedgeWatch
+        self._protocol = ClientProtocol.with_patience(self._client_patience())
 
     def _last_state(self) -> State:
         """What the last run left, folded from the log alone."""
@@ -174,7 +177,7 @@ class Router:
         server = _Server(
             uvicorn.Config(
                 front,
-                http=ClientProtocol.with_patience(self._patience()),
+                http=self._protocol,
                 ws="none",
                 lifespan="off",
                 access_log=False,
@@ -202,6 +205,7 @@ class Router:
             measured=self._measured,
             dashboard=self._dashboard.endpoint if self._dashboard is not None else None,
         )
+        self._wedges = WedgeWatch(self._loop, self._clock, self._replicas, relay.flights, patience=self._patience())
         self._loop.subscribe(self._watch)
         self._loop.post(*self._first_facts)
         operations.preload(services)
@@ -210,13 +214,15 @@ class Router:
             self._asyncio.add_signal_handler(number, self._stop_signal, number)
         self._asyncio.add_signal_handler(signal.SIGHUP, self._reloader.ask, "SIGHUP")
         self._background += [
-            asyncio.create_task(self._watch_clock()),
-            asyncio.create_task(Sampler(self._loop, self._replicas.endpoint).run()),
-            asyncio.create_task(self._wedge_watch(relay).run()),
-            asyncio.create_task(self._reloader.watch()),
+            asyncio.create_task(_again_and_again(work))
+            for work in (
+                self._watch_clock,
+                Sampler(self._loop, self._replicas.endpoint).run,
+                self._wedges.run,
+                self._reloader.watch,
+                *([self._dashboard.run] if self._dashboard is not None else []),
+            )
         ]
-        if self._dashboard is not None:
-            self._background.append(asyncio.create_task(self._dashboard.run()))
         slot_watch = SlotWatch(self._loop, self._replicas.endpoint)
         self._asyncio.call_later(STARTED_S, freeze_what_stays, lambda: not self._loop.state.requests)
         await self._done.wait()
@@ -247,14 +253,13 @@ class Router:
                 return
             await asyncio.wait([serving], timeout=STOP_LOOK_S)
 
-    def _patience(self) -> ClientPatience:
+    def _client_patience(self) -> ClientPatience:
         limits = self._config.limits
         return ClientPatience(limits.max_head_bytes, limits.head_s, limits.body_s)
 
-    def _wedge_watch(self, relay: Relay) -> WedgeWatch:
+    def _patience(self) -> Patience:
         timings = self._config.timings
-        patience = Patience(stream_us=round(timings.stall_stream_s * 1e6), first_us=round(timings.stall_first_s * 1e6))
-        return WedgeWatch(self._loop, self._clock, self._replicas, relay.flights, patience=patience)
+        return Patience(stream_us=round(timings.stall_stream_s * 1e6), first_us=round(timings.stall_first_s * 1e6))
 
     # --- while it runs ---
 
@@ -277,18 +282,22 @@ class Router:
         self._asyncio.call_soon_threadsafe(self._loop.log_failed)
 
     def _reconfigure(self, config: Config, by: str) -> None:
-        """The fact comes first: what is decided from now on is decided by the new settings."""
+        """What is decided by the old settings is carried out by them, and what is decided by the new ones by these:
+        the fact alone may have a model loaded that waited for a setting."""
         config = config.with_fingerprints(self._salt)
+        self._loop.turn()
         self._loop.post(
             ConfigLoaded(config=config.scheduler, effective=config.effective(self._salt), by=by),
             *_profile_gone(self._state.profile, config, "reload"),
         )
-        self._loop.turn()
         self._config = config
         self._caches.reconfigure(config)
         self._replicas.reconfigure(config)
-        self._relay.config = config
+        self._relay.reconfigure(config)
+        self._wedges.reconfigure(self._patience())
+        self._protocol.patience = self._client_patience()
         before, self._services.config = self._services.config, config
+        self._loop.turn()
         operations.load_after_reload(self._services, before)
 
     # --- stop ---
@@ -337,6 +346,16 @@ class Router:
             self._loop.turn()
         self._loop.close()
         self._writer.close()
+
+
+async def _again_and_again(work: Callable[[], Awaitable[None]]) -> None:
+    """Until cancelled. A mistake in one round, which nobody waits for, must not end all that would follow."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("%s broke down and is begun again", getattr(work, "__qualname__", work))
+            await asyncio.sleep(BEGUN_AGAIN_S)
 
 
 class _Server(uvicorn.Server):

@@ -200,13 +200,16 @@ class WedgeWatch:
         self._flights = flights
         self._silences = Silences(patience or Patience())
         self._seen: dict[str, _Seen] = {}
-        self._every_s = self._silences.patience.stream_us / 1e6 / TICKS
         loop.subscribe(self._silences.learn)
+
+    def reconfigure(self, patience: Patience) -> None:
+        """For silences that are looked at from now on."""
+        self._silences.patience = patience
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await asyncio.sleep(self._every_s)
+            await asyncio.sleep(self._silences.patience.stream_us / 1e6 / TICKS)
             silences = self._silences.look(self._clock.now_us(), self._flights())
             doubtful = [silence for silence in silences if silence.silent_us * 2 > silence.allowed_us]
             self._seen = {one.replica: seen for one in doubtful if (seen := self._seen.get(one.replica))}

@@ -79,6 +79,22 @@ def test_what_is_too_much_for_memory_goes_to_a_nameless_file(tmp_path: Path) -> 
     run(story)
 
 
+def test_many_bodies_of_middling_size_stay_within_the_limit(tmp_path: Path) -> None:
+    """In one message or in several: whatever is worth a file goes into one when memory is full."""
+
+    async def story() -> None:
+        bodies = store(tmp_path, memory_limit=2 * MIB)
+        kept = [await bodies.read(coming(bytes(300_000), step)) for step in (64 * 1024, 1 * MIB) * 10]
+        assert sum(body.spilled for body in kept) == 20 - 2 * MIB // 300_000
+        assert bodies.in_memory <= 2 * MIB
+        for body in kept:
+            assert await everything(body) == bytes(300_000)
+            body.close()
+        assert bodies.in_memory == 0
+
+    run(story)
+
+
 def test_memory_stays_within_a_piece_of_the_limit_while_a_body_comes_in(tmp_path: Path) -> None:
     async def story() -> None:
         bodies = store(tmp_path, memory_limit=2 * MIB)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import subprocess
 from contextlib import suppress
 from dataclasses import replace
@@ -268,3 +269,62 @@ def test_a_change_of_another_setting_of_such_a_model_does_not_load_it(tmp_path: 
         wishes = [(wish["model"], wish["by"]) for wish in router.events("LoadWished")]
         assert wishes == [("A", "preload"), ("C", "reload")]
         assert router.status()["models"][1]["phase"] == "ready"
+
+
+def test_what_waited_for_a_setting_is_loaded_with_its_new_options(tmp_path: Path) -> None:
+    """One reload makes room for B, which waits, and changes it: its process is started as it is configured now."""
+    models = [Model("A", gap_s=GAP_S), Model("B")]
+    with RouterProcess(tmp_path, models, MAX_MODELS_PER_GPU=1, QUEUE_HEAD_GRACE=600) as router:
+        stream = router.chat("A", stream=True, standin={"tokens": 1000})
+        next(stream.chunks())
+        waiting = router.chat("B")
+        router.wait_event("RequestHeld", rid=2)
+        router.settings["MAX_MODELS_PER_GPU"] = 2
+        models[1].preset["ctx-size"] = "8192"
+        router.configure()
+        router.hang_up()
+        assert waiting.status == 200
+        stream.close()
+        assert ["8192" in line["argv"] for line in router.ledger.events("started")] == [False, True]
+
+
+def test_limits_of_requests_count_at_once(tmp_path: Path) -> None:
+    """Also on a connection that was made before."""
+    with RouterProcess(tmp_path, [Model("A")], MAX_BODY_MIB=8) as router:
+        large = json.dumps({"model": "A", "messages": [], "more": "x" * (2 << 20)}).encode()
+        assert router.call("POST", "/v1/chat/completions", large).status == 200
+        with socket.create_connection(router.address, timeout=10) as idle:
+            router.settings |= {"MAX_BODY_MIB": 1, "MAX_HEAD_KIB": 1}
+            router.configure()
+            answer = router.call("POST", "/router/reload").json()
+            assert answer["needs_restart"] == []
+            idle.sendall(b"GET /health HTTP/1.1\r\nX: " + b"x" * 2000 + b"\r\n\r\n")
+            assert b" 431 " in idle.recv(65536)
+        assert router.call("POST", "/v1/chat/completions", large).status == 413
+
+
+def test_what_is_taken_at_the_start_stays_as_it_was_until_the_next(tmp_path: Path) -> None:
+    """Each reload names it, as long as the files say something else than what is in force."""
+    desk = Desk(tmp_path)
+    before = desk.models(m={}).load()
+    desk.config({"LLM": {"m": {}}, "ROUTER": {"HOST": "0.0.0.0", "EVENT_LOG_DIR": "/tmp/x", "DASHBOARD": False}})
+    applied: list[Config] = []
+
+    async def story() -> None:
+        reloader = Reloader(
+            before,
+            desk.load,
+            lambda config, by: applied.append(config),
+            loop=RecordingLoop(),
+            now_us=lambda: 1,
+        )
+        for _ in range(2):
+            assert (await reloader.reload("a test")).needs_restart == ("host", "log_dir", "dashboard")
+        desk.config({"LLM": {"m": {}}, "ROUTER": {"QUEUE_HEAD_GRACE": 7}})
+        assert (await reloader.reload("a test")).needs_restart == ()
+
+    asyncio.run(story())
+    assert [(one.host, one.log_dir, one.dashboard) for one in applied] == [
+        (before.host, before.log_dir, before.dashboard)
+    ] * 3
+    assert applied[-1].scheduler.head_grace_us == 7_000_000
