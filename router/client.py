@@ -32,6 +32,10 @@ ENDLESS = 1 << 62
 """A length that no body reaches."""
 
 
+class _HeadTooLarge(Exception):
+    """Raised through the parser, whose error then has it as its context."""
+
+
 class Client:
     """Who sent one request, as long as that request lasts."""
 
@@ -140,6 +144,14 @@ class ClientProtocol(HttpToolsProtocol):
     """The request that is being answered; later ones of the same connection wait in `pipeline`."""
     _in_head = True
     _head_bytes = 0
+    """Read of it since the piece that it began in."""
+    _first_bytes = 0
+    """Size of that piece, which may hold the end of another request."""
+    _piece_bytes = 0
+    _got_on = False
+    """What was read last ended a head, or held a piece of a body."""
+    _trailer_bytes = 0
+    """Read since then, of a request that has not ended: what stands between chunks and after the last one."""
     _heard_s = 0.0
     """On the event loop's clock: when the connection was made, a head began, or a piece of a body came."""
     _timer: asyncio.TimerHandle | None = None
@@ -184,6 +196,7 @@ class ClientProtocol(HttpToolsProtocol):
             self._heard_s = self.loop.time()
         if self._in_head:
             self._head_bytes += len(data)
+        self._piece_bytes, self._got_on = len(data), False
         while data:
             try:
                 self.parser.feed_data(data)
@@ -195,12 +208,28 @@ class ClientProtocol(HttpToolsProtocol):
                 data = self._head_without_upgrade() + data[stopped.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-            except httptools.HttpParserError:
-                self._refuse(errors.error("invalid_http", "this is no HTTP/1.1 request"))
+            except httptools.HttpParserError as error:
+                if isinstance(error.__context__, _HeadTooLarge):
+                    self._refuse(self._too_large("the headers have"))
+                else:
+                    self._refuse(errors.error("invalid_http", "this is no HTTP/1.1 request"))
                 return
+        is_due = not self._in_head and self.cycle is not None and self.cycle.more_body
+        self._trailer_bytes = self._trailer_bytes + self._piece_bytes if is_due and not self._got_on else 0
         if self._in_head and self._head_bytes > self.patience.head_bytes:
-            limit = self.patience.head_bytes
-            self._refuse(errors.error("headers_too_large", f"the headers have more than {limit} bytes"))
+            self._refuse(self._too_large("the headers have"))
+        elif self._trailer_bytes > self.patience.head_bytes:
+            self._refuse(self._too_large("what follows the body has"))
+
+    def _too_large(self, what: str) -> errors.RouterError:
+        return errors.error("headers_too_large", f"{what} more than {self.patience.head_bytes} bytes")
+
+    def _is_head_too_large(self) -> bool:
+        """Added up only where so much was read that it could be."""
+        limit = self.patience.head_bytes
+        if self._first_bytes + self._head_bytes <= limit:
+            return False
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > limit
 
     def _head_without_upgrade(self) -> bytes:
         """The request that wishes for another protocol, as one that does not; the parser would leave out its body."""
@@ -238,9 +267,22 @@ class ClientProtocol(HttpToolsProtocol):
         scope["extensions"] = {EXTENSION: Client(self)}
         self._in_head = True
         self._head_bytes = 0
+        self._first_bytes = self._piece_bytes
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """What comes after a chunked body is no header: it would count as one that was there from the start."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._got_on = True
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
+        if self._is_head_too_large():
+            raise _HeadTooLarge
         self._in_head = False
+        self._got_on = True
         if self.parser.should_upgrade():
             return
         super().on_headers_complete()

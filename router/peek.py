@@ -9,6 +9,7 @@ A field of the wrong type is taken as absent: llama-server says what is wrong wi
 
 import hashlib
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from typing import Annotated, TypeVar
 
@@ -106,7 +107,7 @@ def fingerprint(salt: bytes, *parts: bytes | memoryview | msgspec.Raw) -> str:
 def json_body(body: Buffer, route: Route, salt: bytes) -> Peeked:
     """Look into a JSON body. Raises RouterError when it is not a JSON object."""
     try:
-        fields = _fields.decode(body)
+        fields = _fields.decode(without_mark(body))
     except (msgspec.DecodeError, RecursionError) as error:
         raise errors.error("invalid_body", f"the body is not a JSON object: {error}") from error
     peeked = Peeked(
@@ -129,6 +130,11 @@ def json_body(body: Buffer, route: Route, salt: bytes) -> Peeked:
         peeked.slots_wanted *= max(1, *map(_count, given)) if given else 1
         _count_bytes(peeked, sum(map(len, given)))
     return peeked
+
+
+def without_mark(body: Buffer) -> Buffer:
+    """A JSON text without the byte order mark that some programs begin a file with; llama-server passes over it."""
+    return bytes(body[len(BOM_UTF8) :]) if body[: len(BOM_UTF8)] == BOM_UTF8 else body
 
 
 def form_body(body: Buffer, content_type: bytes) -> Peeked:

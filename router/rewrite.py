@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from router.body import Buffer
+from router.peek import without_mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def rewritten(body: Buffer, filters: Filters, name: str) -> tuple[bytes, tuple[s
 
     The body is known to be a JSON object.
     """
-    members = _members.decode(body)
+    members = _members.decode(without_mark(body))
     changed = [key for key in filters.strip if members.pop(key, None) is not None]
     for key, value in {**filters.set, **filters.by_name.get(name, {})}.items():
         raw = members.get(key)

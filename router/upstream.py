@@ -293,6 +293,7 @@ class Connection(asyncio.Protocol):
             and self._error is None
             and self._transport is not None
             and not self._transport.is_closing()
+            and not self._transport.get_write_buffer_size()
         )
 
     def rest(self) -> None:
@@ -403,7 +404,8 @@ class Connection(asyncio.Protocol):
             raise Broken("it said more than its answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        if not self._started:  # what follows the body is no header
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
@@ -419,6 +421,7 @@ class Connection(asyncio.Protocol):
             self._tap.began(status, self.headers)
         framed = any(name == b"content-length" or name == b"transfer-encoding" for name, _ in self.headers)
         self._until_close = not framed and not self._bodyless
+        self.resume_writing()  # who answers early may not read the rest of the body
         if self._bodyless:
             self._complete = True
 

@@ -59,6 +59,12 @@ def test_fields_of_the_wrong_type_are_left_to_llama_server(body: bytes) -> None:
     assert (peeked.model, peeked.stream, peeked.slots_wanted, peeked.max_tokens) == (None, False, 1, 0)
 
 
+def test_a_byte_order_mark_is_passed_over() -> None:
+    assert look(b"\xef\xbb\xbf" + json.dumps(chat(("user", "hi"))).encode()).model == "m"
+    with pytest.raises(RouterError, match="not a JSON object"):
+        look(b"\xef\xbb\xbf\xef\xbb\xbf{}")
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b'"model"', b'{"model": "m"', b"{} {}", b"model=m"])
 def test_what_is_no_json_object_is_refused(body: bytes) -> None:
     with pytest.raises(RouterError, match="not a JSON object") as caught:

@@ -91,6 +91,37 @@ def test_a_chunked_upload_is_framed_by_its_real_length() -> None:
     run(story)
 
 
+def test_what_follows_a_chunked_body_is_no_header() -> None:
+    """Merged with the headers it would count as one that was there when the request was looked at."""
+    body = json.dumps(STREAM).encode()
+
+    async def story() -> None:
+        async with Rig() as rig, rig.connect() as wire:
+            wire.writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            wire.writer.write(b"%x\r\n%b\r\n0\r\n" % (len(body), body))
+            wire.writer.write(b"X-Conversation-Id: sneaked\r\nX-Late: yes\r\nHost: elsewhere\r\n\r\n")
+            assert (await wire.answer()).status == 200
+            got = rig.upstream.got[0]
+            assert (got.body, got.header("x-late"), got.header("x-conversation-id")) == (body, None, None)
+            assert [value for name, value in got.headers if name.lower() == "host"] == ["x"]
+            assert not (await rig.logged(RequestArrived)).detached
+
+    run(story)
+
+
+def test_a_body_that_begins_with_a_byte_order_mark_arrives_with_it() -> None:
+    """As a file of PowerShell does; llama-server passes over the mark."""
+    body = b"\xef\xbb\xbf" + json.dumps(CHAT).encode()
+
+    async def story() -> None:
+        async with Rig() as rig:
+            assert (await rig.ask(body)).status == 200
+            assert rig.upstream.got[0].body == body
+            assert rig.events(RequestArrived)[0].model == "m"
+
+    run(story)
+
+
 def test_a_gzip_body_arrives_decoded() -> None:
     body = json.dumps({**CHAT, "filler": "x" * 100_000}).encode()
 

@@ -46,3 +46,7 @@ def test_parameters_by_name_come_last_and_only_for_that_name(name: str, effort: 
 def test_a_parameter_that_was_stripped_and_set_again_is_named_once() -> None:
     result = rewritten(b'{"temperature":1}', Filters(strip=("temperature",), set={"temperature": 0}), "m")
     assert result == (b'{"temperature":0}', ("temperature",))
+
+
+def test_a_byte_order_mark_is_passed_over() -> None:
+    assert rewritten(b'\xef\xbb\xbf{"n":2}', Filters(set={"n": 1}), "m") == (b'{"n":1}', ("n",))

@@ -364,6 +364,36 @@ def test_an_answer_before_the_body_is_sent_ends_the_sending(tmp_path: Path) -> N
     run(story)
 
 
+def test_an_answer_to_half_a_body_is_read_though_the_rest_is_never_taken(tmp_path: Path) -> None:
+    """Neither read nor refused: the child waits, and would wait for ever if its answer were not."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
+        await asyncio.Event().wait()
+
+    async def story() -> None:
+        async with child(tmp_path, serve) as endpoint, asyncio.timeout(DEADLINE_S):
+            connection = await Connection.open(endpoint)
+            await connection.send(GET, bytes(16 << 20))
+            assert await connection.read() == b"big"
+            assert not connection.can_carry_another
+            connection.close()
+
+    run(story)
+
+
+def test_what_follows_the_body_of_an_answer_is_no_header(tmp_path: Path) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nX-Late: yes\r\n\r\n"
+
+    async def story() -> None:
+        async with child(tmp_path, says(answer)) as endpoint:
+            answered = await fetch(endpoint, "GET", "/", timeout_s=DEADLINE_S)
+            assert (answered.body, answered.header(b"x-late")) == (b"hi", None)
+
+    run(story)
+
+
 def test_a_tap_sees_everything_even_when_nobody_reads(tmp_path: Path) -> None:
     class Seen:
         status = 0

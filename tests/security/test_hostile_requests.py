@@ -243,7 +243,19 @@ def test_whoever_waits_for_an_answer_is_never_hurried(router: RouterProcess) -> 
 
 def test_headers_have_a_limit(router: RouterProcess) -> None:
     assert tell(router, request("GET", "/health", f"X: {'x' * 15_000}")).status == 200
-    assert tell(router, request("GET", "/health", *(f"X{n}: {'x' * 1000}" for n in range(500)))).status == 431
+    for lines in (17, 40, 500):  # which come in one piece, or in many
+        answer = tell(router, request("GET", "/health", *(f"X{n}: {'x' * 1000}" for n in range(lines))))
+        assert answer.status == 431, lines
+        assert json.loads(answer.body)["error"]["code"] == "headers_too_large"
+    assert tell(router, request("POST", CHAT, body=BODY + b" " * 40_000)).status == 200
+
+
+@pytest.mark.parametrize("line", [b"X: y\r\n", b"X"], ids=["in many", "in one"])
+def test_what_follows_a_body_has_a_limit(router: RouterProcess, line: bytes) -> None:
+    """The end of a chunked body may be told in headers, which nobody wants and which could go on for ever."""
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    body = b"%x\r\n%b\r\n0\r\n" % (len(BODY), BODY)
+    assert tell(router, head + body + line * 400_000).status == 431
 
 
 def test_a_queue_may_have_a_limit(tmp_path: Path) -> None:
