@@ -35,6 +35,8 @@ from router.upstream import Connection, Endpoint, UpstreamError, fetch, request_
 
 Scope = Any
 LOOKUP_TIMEOUT_S = 5.0
+POSITION_DIGITS = 15
+"""A place in a stream that is told with more of them is none."""
 
 
 class Replicas(Protocol):
@@ -198,7 +200,7 @@ class Passage:
             )
         if method == "GET" and is_open:
             position = routes.field_of(query, "from") or "0"
-            from_bytes = int(position) if position.isdecimal() else 0
+            from_bytes = int(position) if position.isdecimal() and len(position) <= POSITION_DIGITS else 0
             self._post(ClientReattached(rid=stream.rid, from_bytes=from_bytes))
         return stream.replica
 
@@ -255,6 +257,8 @@ class Passage:
             timeout_s = self._flights.config.timings.connect_s
             connection = await Connection.open(endpoint, bodyless=method == "HEAD", timeout_s=timeout_s)
             client.on_gone(connection.close)
+            if client.gone:  # while the connection was made: nobody will call back any more
+                return
             length = body.size if body.size or method not in ("GET", "HEAD", "DELETE", "OPTIONS") else None
             fields = to_upstream(headers, key=endpoint.key, length=length, decoded=True, plain=plain)
             await connection.send(request_head(method.encode(), target, fields), body.to_send())

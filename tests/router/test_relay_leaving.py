@@ -461,6 +461,11 @@ def test_coming_back_and_deleting_find_the_replica_of_the_conversation() -> None
             back = await rig.logged(ClientReattached)
             assert (back.rid, back.from_bytes) == (1, 42)
 
+            for position, said in (("9" * 5000, 0), ("-1", 0)):
+                answer = await rig.ask(b"", f"/v1/stream?conv_id=conv-1&from={position}", "GET")
+                assert answer.status == 200, "what it makes of it is the replica's business"
+                assert rig.events(ClientReattached)[-1].from_bytes == said
+
             answer = await rig.ask({"conversation_ids": ["conv-1", "unknown"]}, "/v1/streams/lookup")
             assert answer.json() == [{"conversation_id": "conv-1", "is_done": False}]
 

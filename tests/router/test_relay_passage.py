@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from eventlog.events import ClientReattached, RequestArrived, RequestCancelled, RequestDispatched
-from router import routes
+from router import passage, routes
 from router.config import KeyConfig, key_digest
-from tests.router.relay_rig import DEADLINE_S, Got, Rig, run
+from router.upstream import Connection
+from tests.router.relay_rig import DEADLINE_S, Got, Rig, run, until
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -199,6 +200,35 @@ def test_a_replica_that_breaks_off_is_a_502() -> None:
             assert (answer.status, answer.json()["error"]["code"]) == (502, "upstream_error")
 
     run(story)
+
+
+def test_a_client_that_leaves_while_the_replica_is_reached_holds_no_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody calls back for who has left already; a replica that is slow to answer would be asked for nobody."""
+    connect = passage.Connection.open
+
+    async def story() -> None:
+        async with Rig() as rig, rig.connect() as wire:
+            await loaded(rig)
+
+            async def leaves_meanwhile(*where: Any, **how: Any) -> Connection:
+                connection = await connect(*where, **how)
+                wire.rst()
+                await until(lambda: not clients(rig))
+                return connection
+
+            monkeypatch.setattr(passage.Connection, "open", leaves_meanwhile)
+            await wire.send(b"", "/props?model=m", "GET")
+            await until(lambda: rig._server.server_state.tasks)
+            await until(lambda: not rig._server.server_state.tasks)
+            assert rig.upstream.got == []
+
+    run(story)
+
+
+def clients(rig: Rig) -> list[Any]:
+    return list(rig._server.server_state.connections)
 
 
 def test_control_goes_to_the_replica_that_makes_the_stream() -> None:
