@@ -26,6 +26,7 @@ from router.api.dash import Dash
 from router.api.lifecycle import Lifecycle
 from router.api.pages import ICON
 from router.api.services import Services
+from router.problems import shortened
 
 log = logging.getLogger("llama_router.api")
 
@@ -107,13 +108,18 @@ def _answer_errors(app: FastAPI, paths: Collection[str]) -> None:
     async def invalid(request: Request, problem: RequestValidationError) -> Response:
         first = problem.errors()[0]
         where = [str(part) for part in first["loc"]]
-        given = "" if first.get("input") is None else f", not {first['input']!r}"
+        if first["type"] == "json_invalid":
+            message = f"the body is not JSON: {first['ctx']['error']} (at its character {where[-1]})"
+            return answer(request, errors.error("invalid_body", message))
+        given = "" if first.get("input") is None else f", not {shortened(repr(first['input']))}"
         message = f"{where[0]} parameter {'.'.join(where[1:])!r}: {first['msg']}{given}"
         return answer(request, errors.error("invalid_parameter", message, status=400, param=where[-1]))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, problem: HTTPException) -> Response:
         path = request.url.path
+        if isinstance(problem.__cause__, errors.RouterError):  # raised while the body was read
+            return answer(request, problem.__cause__)
         known = [method for method, table in (("GET", routes.GET), ("POST", routes.POST)) if path in table]
         if problem.status_code == 404 and request.method in known:
             return answer(request, errors.error("model_required", f"whose {path}? ?model=NAME says it", param="model"))

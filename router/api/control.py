@@ -35,7 +35,7 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
     @api.post("/router/gpus/{gpu}/{action}", summary="Take a GPU out of service (drain, then unload), or back in")
     async def move_gpu(request: Request, gpu: int, action: Literal["out", "in"], wait: bool = wait_query) -> Response:
         known = services.loop.state.settings.gpus
-        if gpu >= known:
+        if not 0 <= gpu < known:
             raise errors.error(
                 "gpu_not_found", f"there is no GPU {gpu}; they are numbered from 0 to {known - 1}", param="gpu"
             )

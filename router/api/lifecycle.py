@@ -5,11 +5,18 @@ in already end, and then every model is unloaded. Administration and status stay
 """
 
 import asyncio
+import logging
 from typing import Literal
 
 from eventlog import events as e
+from router import errors
 from router.api import operations
 from router.api.services import Services
+
+AGAIN_S = 1.0
+"""After an unload that was refused, because the log cannot be written mostly."""
+
+log = logging.getLogger("llama_router.api")
 
 Status = Literal["active", "inactive", "starting", "stopping", "error"]
 
@@ -36,6 +43,7 @@ class Lifecycle:
 
     async def start(self, *, by: str) -> None:
         """Take requests again, and load what is to be loaded at the start."""
+        self._call_off_restart()
         if self._services.gate.is_open:
             return
         self._stop_emptying()
@@ -45,6 +53,7 @@ class Lifecycle:
 
     async def stop(self, *, by: str, wait: bool) -> None:
         """Refuse new requests, let the others end, unload everything; with `wait`, until that is done."""
+        self._call_off_restart()
         if self._services.gate.is_open:
             self._services.gate.is_open = False
             self._say(f"stopped by {by}: new requests get 503")
@@ -55,21 +64,27 @@ class Lifecycle:
     async def restart(self, *, by: str, wait: bool) -> None:
         """Stop, then start: every process is a new one afterwards."""
 
-        async def stop_and_start() -> None:
-            await self.stop(by=by, wait=True)
-            await self.start(by=by)
-
-        self._restarting = asyncio.create_task(stop_and_start())
+        await self.stop(by=by, wait=False)
+        self._restarting = asyncio.create_task(self._start_once_empty(by))
         if wait:
-            await self._restarting
+            await asyncio.wait([self._restarting])
+
+    async def _start_once_empty(self, by: str) -> None:
+        if self._emptying is not None:
+            await asyncio.wait([self._emptying])
+        await self.start(by=by)
 
     async def _empty(self, by: str) -> None:
         state = self._services.loop.state
         while True:
             await self._until_no_request()
-            if not state.replicas:
+            if not state.replicas or state.stopping_at_us:
                 return
-            await operations.drain(self._services, wait=True, by=by)
+            try:
+                await operations.drain(self._services, wait=True, by=by)
+            except errors.RouterError as problem:
+                log.warning("what is loaded could not be unloaded: %s; trying again", problem)
+                await asyncio.sleep(AGAIN_S)
 
     async def _until_no_request(self) -> None:
         changed = asyncio.Event()
@@ -80,6 +95,12 @@ class Lifecycle:
                 await changed.wait()
         finally:
             unsubscribe()
+
+    def _call_off_restart(self) -> None:
+        """Another call came after it."""
+        if self._restarting is not None and self._restarting is not asyncio.current_task():
+            self._restarting.cancel()
+            self._restarting = None
 
     def _stop_emptying(self) -> None:
         if self._emptying is not None and self._emptying is not asyncio.current_task():

@@ -25,7 +25,7 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
     async def show_status(limit: int = Query(1000, ge=0, description="queued requests to list")) -> Response:
         now_us = services.loop.clock.now_us()
         state = services.loop.state
-        queue = waits(state, services.view, now_us)
+        queue = waits(state, services.view, now_us, limit)
         return Json(
             {
                 "status": lifecycle.status,
@@ -43,8 +43,8 @@ def routes(services: Services, lifecycle: Lifecycle) -> APIRouter:
                 "warnings": list(memory_warnings(services).values()),
                 "swaps": [_swap_row(services, swap, now_us) for swap in state.swaps.values()],
                 "prompt_caches": _caches_row(services),
-                "queued": len(queue),
-                "queue": [_wait_row(services, wait, now_us) for wait in queue[:limit]],
+                "queued": sum(not request.replica for request in state.requests.values()),
+                "queue": [_wait_row(services, wait, now_us) for wait in queue],
                 "in_flight": [
                     _running_row(services, request, now_us) for request in state.requests.values() if request.replica
                 ],

@@ -13,8 +13,8 @@ def routes(services: Services) -> APIRouter:
     @api.get("/api/version", summary="Versions of the router and of llama-server")
     async def version() -> Response:
         started = services.started
-        return Json(
-            {"version": started.version, "llama_server": started.llama_server, "llama_build": started.llama_build}
-        )
+        builds = (model.build for model in services.view.models.values() if model.build)
+        build = started.llama_build or next(builds, "")  # each says it when it is loaded
+        return Json({"version": started.version, "llama_server": started.llama_server, "llama_build": build})
 
     return api

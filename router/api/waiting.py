@@ -42,12 +42,12 @@ def queue_of(state: State) -> list[Request]:
     return waiting
 
 
-def waits(state: State, view: View, now_us: int) -> list[Wait]:
-    """Every queued request in order, with what it waits for."""
+def waits(state: State, view: View, now_us: int, first: int | None = None) -> list[Wait]:
+    """Every queued request in order, or the `first` few of them, with what it waits for."""
     result: list[Wait] = []
     first_of_lane: dict[str, int] = {}
     estimate = Estimate(state, view, now_us)
-    for position, request in enumerate(queue_of(state), start=1):
+    for position, request in enumerate(queue_of(state)[:first], start=1):
         why, by = _reason(state, view, request, first_of_lane.get(request.model, 0))
         result.append(Wait(position, request, why, by, estimate.turn_of(request)))
         first_of_lane.setdefault(request.model, request.rid)

@@ -1,10 +1,13 @@
 """Administration over HTTP: start and stop, GPUs, drains, cancelling."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from eventlog import events as e
+from router import errors
+from router.api import lifecycle, operations
 from router.api.health import why_not_ready
 from tests.api.world import World, model
 
@@ -69,6 +72,8 @@ def test_a_gpu_that_does_not_exist_and_a_verb_that_does_not() -> None:
     async def story(world: World) -> None:
         missing = await world.http.post("/router/gpus/7/out", params={"wait": "true"})
         assert (missing.status_code, missing.json()["error"]["code"]) == (404, "gpu_not_found")
+        below = await world.http.post("/router/gpus/-1/out")
+        assert (below.status_code, below.json()["error"]["code"]) == (404, "gpu_not_found")
         wrong = await world.http.post("/router/gpus/0/off")
         assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "invalid_parameter")
         assert wrong.json()["error"]["param"] == "action"
@@ -124,5 +129,43 @@ def test_a_restart_leaves_no_process_of_before() -> None:
         answer = await world.http.post("/router/restart", params={"wait": "true"})
         assert answer.json() == {"status": "active"}
         assert before not in world.loop.state.replicas
+
+    World.run(story)
+
+
+def test_a_stop_after_a_restart_stays_a_stop() -> None:
+    """The last call counts, though the restart has yet to unload what it waits for."""
+
+    async def story(world: World) -> None:
+        rid = await world.arrive("alpha")
+        assert (await world.http.post("/router/restart")).json() == {"status": "stopping"}
+        stopping = asyncio.create_task(world.http.post("/router/stop", params={"wait": "true"}))
+        await asyncio.sleep(0)
+        await world.finish(rid)
+        assert (await stopping).json() == {"status": "inactive"}
+        await asyncio.sleep(0.01)
+        assert (await world.get("/router"))["status"] == "inactive"
+
+    World.run(story)
+
+
+def test_a_stop_unloads_all_though_the_first_try_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is while the log cannot be written: nobody else would try again."""
+    monkeypatch.setattr(lifecycle, "AGAIN_S", 0.0)
+    drain = operations.drain
+    tries = 0
+
+    async def refused_once(*given: Any, **more: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise errors.of_decision(503, "log_unavailable", "")
+        return await drain(*given, **more)
+
+    async def story(world: World) -> None:
+        await world.finish(await world.arrive("alpha"))
+        monkeypatch.setattr(operations, "drain", refused_once)
+        answer = await world.http.post("/router/stop", params={"wait": "true"})
+        assert (answer.json(), tries) == ({"status": "inactive"}, 2)
 
     World.run(story)

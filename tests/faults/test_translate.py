@@ -51,7 +51,8 @@ def test_a_stream_is_that_of_a_chat_completion(router: RouterProcess) -> None:
         ({"text": "x", "target": "y" * 201}, 400, "'target': String should have at most 200 characters"),
         ({"text": "x", "target": "German", "model": "aa"}, 404, "'aa'"),
         ({"text": "x", "target": "German"}, 400, "model"),
-        (b"{", 400, "body"),
+        (b"{", 400, "the body is not JSON: Expecting property name enclosed in double quotes"),
+        ({"text": "x" * (5 << 20), "target": "German"}, 413, "takes a body of at most"),
     ],
 )
 def test_a_mistake_is_named(router: RouterProcess, body: Any, status: int, told: str) -> None:
