@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
 
@@ -36,10 +37,13 @@ class DownloadFailed(Exception):
     """The model could not be fetched; the text says why, for the client."""
 
 
+_Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+
+
 class _Payload(msgspec.Struct, frozen=True):
     url: str = ""
-    downloaded: int = 0
-    total: int = 0
+    downloaded: _Bytes = 0
+    total: _Bytes = 0
     result: str = ""
 
 

@@ -17,6 +17,9 @@ from router import proc
 from router.spawn import MARKER
 from router.upstream import Endpoint, UpstreamError, fetch
 
+COUNT_MAX = 10**12
+"""A child counts no further."""
+
 Health = Literal["absent", "loading", "ready"]
 
 
@@ -145,12 +148,13 @@ async def _json(endpoint: Endpoint, path: str, timeout_s: float) -> Any:
         return None
     try:
         return msgspec.json.decode(answer.body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 
 def _int(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    """0 for what is no number, or nonsense."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= COUNT_MAX else 0
 
 
 def socket_exists(endpoint: Endpoint) -> bool:

@@ -7,11 +7,13 @@ nothing in the scheduler. Nothing decides by these samples.
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from eventlog.events import MetricsSampled, Observation, SlotsSampled
 from router.clock import RunClock
+from router.probe import COUNT_MAX
 from router.scheduler.state import Replica, State
 from router.upstream import Endpoint, UpstreamError, fetch
 
@@ -76,7 +78,7 @@ class Sampler:
             slots = json.loads(body)
             busy = sum(bool(slot["is_processing"]) for slot in slots)
             used = [_context_used(slot) for slot in slots]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             log.debug("replica %s answered /slots with %r", replica.id, body[:200])
             return
         self._loop.note(SlotsSampled(replica=replica.id, busy=busy, slots=len(slots), context_used=used))
@@ -106,9 +108,11 @@ def parse(text: str) -> dict[str, float]:
             continue
         name, _, rest = line.partition(" ")
         try:
-            values[name] = float(rest.split()[0])
+            value = float(rest.split()[0])
         except (IndexError, ValueError):
             continue
+        if math.isfinite(value):  # JSON, and so the log, has no other numbers
+            values[name] = value
     return values
 
 
@@ -120,4 +124,4 @@ def _context_used(slot: dict[str, Any]) -> int:
         following = following[0] if following else None
     if isinstance(following, dict):
         decoded = int(following.get("n_decoded", 0))
-    return int(slot.get("n_prompt_tokens", slot.get("n_past", 0))) + decoded
+    return min(int(slot.get("n_prompt_tokens", slot.get("n_past", 0))) + decoded, COUNT_MAX)

@@ -7,6 +7,7 @@ from typing import Any
 
 from eventlog.events import MetricsSampled, Observation, SlotsSampled
 from router.clock import RunClock
+from router.probe import COUNT_MAX
 from router.sampler import RECENTLY_US, Sampler, parse
 from router.scheduler.state import Model, Replica, State
 from router.upstream import Endpoint
@@ -121,3 +122,15 @@ def test_lines_with_labels_comments_and_timestamps() -> None:
     """Only plain samples are kept, by name."""
     page = '# HELP a b\na 1\nb{x="1"} 2\nc 3.5 1700000000000\nd NaNcy\n\n'
     assert parse(page) == {"a": 1.0, "c": 3.5}
+
+
+def test_numbers_that_no_log_could_hold_are_no_samples(tmp_path: Path) -> None:
+    """JSON has no infinity, and a count beyond all measure ends the watch over the others no more than nonsense."""
+    assert parse("a inf\nb -inf\nc nan\nd 1e999\ne 2\n") == {"e": 2.0}
+    loop = Loop(in_flight=True, used_us_ago=0)
+    slots = b'[{"is_processing":true,"n_past":%b}]'
+    for number in (b"1e999", b"9" * 5000, b"[" * 100_000 + b"]" * 100_000):
+        play(tmp_path, loop, Child({"/slots": (200, slots % number), "/metrics": (501, b"")}), Sampler.sample)
+    assert loop.noted == []
+    play(tmp_path, loop, Child({"/slots": (200, slots % (b"9" * 40)), "/metrics": (501, b"")}), Sampler.sample)
+    assert [noted.context_used for noted in loop.noted] == [[COUNT_MAX]]
