@@ -3,19 +3,25 @@
 import argparse
 import json
 import os
+import queue
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
+from router.places import router_url
 from router.status_table import render_models, render_status
 
 URL_VARIABLE = "LLAMA_ROUTER_URL"
 KEY_VARIABLE = "LLAMA_ROUTER_API_KEY"
-DEFAULT_URL = "http://127.0.0.1:11434"
 WATCH_S = 1.0
 CONNECT_S = 5.0
 CLEAR = "\x1b[H\x1b[2J"
+LINE_AGAIN = "\r\x1b[K"
+LOOK_S = 0.5
+"""Between looks at how far a load is."""
 
 
 class Refused(Exception):
@@ -99,13 +105,13 @@ def _verb(verbs: Any, name: str, run: Callable[[argparse.Namespace], int], does:
         "2 the command line is wrong",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    default = os.environ.get(URL_VARIABLE, DEFAULT_URL)
-    parser.add_argument("--url", default=default, help=f"the router's address (${URL_VARIABLE}; now {default})")
+    parser.add_argument("--url", help=f"the router's address (default: ${URL_VARIABLE}, else as configured)")
     parser.set_defaults(run=lambda args: _told(run, args))
     return parser
 
 
 def _told(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    args.url = args.url or os.environ.get(URL_VARIABLE) or router_url()
     try:
         return run(args)
     except Refused as refusal:
@@ -117,11 +123,13 @@ def _ask(args: argparse.Namespace, method: str, path: str, body: Any = None) -> 
     import httpx  # here, because `serve` passes through this module and has no time for it
 
     key = os.environ.get(KEY_VARIABLE, "")
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = {b"Authorization": b"Bearer " + os.fsencode(key)} if key else {}
     url = args.url if "://" in args.url else f"http://{args.url}"
     try:
         with httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(None, connect=CONNECT_S)) as client:
             answer = client.request(method, path, json=body)
+    except httpx.InvalidURL as error:
+        raise Refused(f"{url!r} is no address ({error}); one is written http://HOST:PORT") from error
     except httpx.TransportError as error:
         raise Refused(f"no router answers at {url} ({error}); is `llama-router serve` running?") from error
     try:
@@ -129,7 +137,9 @@ def _ask(args: argparse.Namespace, method: str, path: str, body: Any = None) -> 
     except ValueError as error:
         raise Refused(f"{url} answered {answer.status_code} with something that is not JSON") from error
     if answer.is_error:
-        message = content.get("error", {}).get("message", f"status {answer.status_code}")
+        told = content.get("error") if isinstance(content, dict) else None
+        message = told.get("message") if isinstance(told, dict) else None
+        message = message or f"{url} answered {answer.status_code}; is that llama-router?"
         if answer.status_code == 401:
             message += f"; these commands take it from the environment variable {KEY_VARIABLE}"
         raise Refused(message)
@@ -139,6 +149,8 @@ def _ask(args: argparse.Namespace, method: str, path: str, body: Any = None) -> 
 def _status(args: argparse.Namespace) -> int:
     while True:
         status = _ask(args, "GET", "/status")
+        if "gpus" not in status:
+            raise Refused(f"it is not llama-router that answers at {args.url}")
         text = json.dumps(status, indent=2) if args.json else render_status(status, args.url)
         if not args.watch:
             print(text)
@@ -154,9 +166,50 @@ def _models(args: argparse.Namespace) -> int:
 
 
 def _load(args: argparse.Namespace) -> int:
-    _ask(args, "POST", "/models/load", {"model": args.model, "wait": args.wait})
+    def ask() -> None:
+        _ask(args, "POST", "/models/load", {"model": args.model, "wait": args.wait})
+
+    if args.wait and sys.stderr.isatty():
+        _show_progress(args, ask)
+    else:
+        ask()
     print(f"{args.model} is {'loaded' if args.wait else 'being loaded'}")
     return 0
+
+
+def _show_progress(args: argparse.Namespace, ask: Callable[[], None]) -> None:
+    """Do it, and show meanwhile how far the load is. What it raises is raised."""
+    ended: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            ask()
+        except Exception as error:
+            ended.put(error)
+        else:
+            ended.put(None)
+
+    # Nobody waits for it at the end: Ctrl-C ends the command, and the load goes on.
+    threading.Thread(target=work, daemon=True).start()
+    while True:
+        try:
+            failure = ended.get(timeout=LOOK_S)
+            break
+        except queue.Empty:
+            print(f"{LINE_AGAIN}{args.model}: {_how_far(args)}", end="", file=sys.stderr, flush=True)
+    print(LINE_AGAIN, end="", file=sys.stderr, flush=True)
+    if failure is not None:
+        raise failure
+
+
+def _how_far(args: argparse.Namespace) -> str:
+    try:
+        status = _ask(args, "GET", f"/v1/models/{quote(args.model, safe='')}")["status"]
+    except Refused:
+        return "waiting"
+    progress = status.get("progress") or {}
+    value = "" if progress.get("value") is None else f" {progress['value']:.0%}"
+    return f"{progress.get('current') or 'waiting for its turn'}{value}"
 
 
 def _unload(args: argparse.Namespace) -> int:

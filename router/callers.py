@@ -65,12 +65,20 @@ def caller_of(config: Config, headers: Fields) -> Caller:
 
 def secret_in(headers: Fields) -> str:
     """The key that a program sends; empty for none."""
-    scheme, _, secret = value_of(headers, b"authorization").decode("latin-1").partition(" ")
+    scheme, _, secret = _text(value_of(headers, b"authorization")).partition(" ")
     if scheme.lower() == "basic":
         secret = _password(secret)
     elif scheme.lower() != "bearer":
-        secret = value_of(headers, b"x-api-key").decode("latin-1")
+        secret = _text(value_of(headers, b"x-api-key"))
     return secret.strip()
+
+
+def _text(value: bytes) -> str:
+    """A header, as UTF-8 where it is that, as terminals and most programs send it; else byte by byte."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def owner_of(config: Config, secret: str) -> Caller:

@@ -4,6 +4,7 @@ Counterpart: `child_log.py`, which writes the files and begins a new part of one
 """
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -108,21 +109,35 @@ def _follow(logs: ChildLogs, model: str, lines: int, out: BinaryIO) -> None:
     reading: dict[Path, BinaryIO] = {}
     past = b""
     for path in logs.files(model):
-        reading[path] = path.open("rb")
-        past = reading[path].read()
+        with contextlib.suppress(FileNotFoundError):
+            reading[path] = path.open("rb")
+            past = reading[path].read()
     out.write(_last(past, lines))
-    while True:
-        for path in logs.files(model):
-            if path not in reading:
-                reading[path] = path.open("rb")
-            begun_anew = _replaced(path, reading[path])
-            out.write(reading[path].read())
-            if begun_anew:
-                reading[path].close()
-                reading[path] = path.open("rb")
+    try:
+        while True:
+            there = logs.files(model)
+            for path in there:
+                with contextlib.suppress(FileNotFoundError):  # removed since, or about to begin anew
+                    _show_news(path, reading, out)
+            for path in [path for path in reading if path not in there]:
                 out.write(reading[path].read())
-        out.flush()
-        time.sleep(POLL_S)
+                reading.pop(path).close()
+            out.flush()
+            time.sleep(POLL_S)
+    finally:
+        for file in reading.values():
+            file.close()
+
+
+def _show_news(path: Path, reading: dict[Path, BinaryIO], out: BinaryIO) -> None:
+    if path not in reading:
+        reading[path] = path.open("rb")
+    begun_anew = _replaced(path, reading[path])
+    out.write(reading[path].read())
+    if begun_anew:
+        reading.pop(path).close()
+        reading[path] = path.open("rb")
+        out.write(reading[path].read())
 
 
 def _replaced(path: Path, open_file: BinaryIO) -> bool:

@@ -28,6 +28,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         sock.bind((host, port))
         sock.listen(BACKLOG)
+    except UnicodeError as error:  # of Python's encoding of names
+        sock.close()
+        raise OSError(f"cannot listen at {host!r}: that is no name of a host") from error
     except OSError as error:
         sock.close()
         if error.errno != errno.EADDRINUSE:
@@ -48,8 +51,9 @@ def holder(port: int) -> str:
         if not entry.name.isdigit():
             continue
         if any(f"socket:[{inode}]" in _open_files(entry) for inode in inodes):
-            name = (entry / "comm").read_text().strip()
-            return f"{name} (pid {entry.name})"
+            with suppress(OSError):
+                name = (entry / "comm").read_text(errors="replace").strip()
+                return f"{name} (pid {entry.name})"
     return "another process (of another user)"
 
 

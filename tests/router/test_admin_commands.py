@@ -1,17 +1,21 @@
 """The verbs that ask a running router, at a real one on stand-ins: what they print, what they do, how they end."""
 
+import argparse
 import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from router import admin_commands
 from router.cli import main
 from tests.standin.fixtures import Model, RouterProcess, free_port
 from tests.standin.ledger import polls
@@ -185,3 +189,73 @@ def test_the_status_can_be_watched_until_it_is_interrupted(router: RouterProcess
         assert watching.wait(10) == 130
         assert watching.stderr.read() == b""
     assert shown.count(b"MODEL") >= 2
+
+
+def test_without_an_address_it_is_the_configured_router_that_is_asked(
+    capsys: pytest.CaptureFixture[str], router: RouterProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the port in config.json; a key may have any letters."""
+    monkeypatch.delenv("LLAMA_ROUTER_URL", raising=False)
+    monkeypatch.setenv("ROUTER_CONFIG_PATH", router.env["ROUTER_CONFIG_PATH"])
+    monkeypatch.setenv("LLAMA_ROUTER_API_KEY", "schlüssel")
+    assert main(["status"]) == 0
+    assert f" at {router.base_url}," in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "said"),
+    [
+        (b'404 Not Found\r\n\r\n{"error": "model is required"}', ["load", "a"], "answered 404; is that llama-router?"),
+        (b"200 OK\r\n\r\n[]", ["status"], "it is not llama-router that answers"),
+        (b"200 OK\r\n\r\n<html>", ["models"], "something that is not JSON"),
+    ],
+)
+def test_whoever_else_answers_is_told_from_a_router(
+    capsys: pytest.CaptureFixture[str], answer: bytes, words: list[str], said: str
+) -> None:
+    """Ollama, say, whose port is the same."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.0 " + answer)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        assert main([*words, "--url", f"http://127.0.0.1:{server.getsockname()[1]}"]) == 1
+        serving.join()
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:port"])
+def test_what_is_no_address_is_told(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    assert main(["status", "--url", url]) == 1
+    assert "is no address" in capsys.readouterr().err
+
+
+def test_whoever_waits_for_a_load_at_a_terminal_sees_how_far_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one line, which is gone at the end; a failure is told as ever."""
+    monkeypatch.setattr(admin_commands, "LOOK_S", 0.01)
+    gate = tmp_path / "gate"
+    models = [Model("slow", load_gate=str(gate)), Model("broken", gpus=(1,), fail="missing")]
+    with RouterProcess(tmp_path, models) as router:
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        shown: list[str] = []
+        how_far = admin_commands._how_far
+
+        def look(args: argparse.Namespace) -> str:
+            shown.append(how_far(args))
+            if len(set(shown)) > 1 or len(shown) > 200:
+                gate.touch()
+            return shown[-1]
+
+        monkeypatch.setattr(admin_commands, "_how_far", look)
+        assert told(capsys, router, "load", "slow", "--wait") == "slow is loaded\n"
+        assert {"starting", "weights"} & {text.split()[0] for text in shown}
+        said = refused(capsys, router, "load", "broken", "--wait")
+        assert said.startswith("\r\x1b[K")
+        assert "is missing" in said

@@ -2,6 +2,8 @@
 
 import argparse
 import asyncio
+import io
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from router import child_log
+from router import child_log, logs_command
 from router.child_log import ChildLog, ChildLogs, slug, tail
 from router.logs_command import add_logs_command
 from tests.router.config_desk import Desk
@@ -239,3 +241,32 @@ def test_the_command_follows_across_a_new_part_of_the_file_and_a_new_replica(tmp
         lines = [reader.stdout.readline() for _ in range(5)]
         reader.kill()
     assert [line for line in lines if not line.startswith(b"#")] == [b"two\n", b"three\n", b"four\n"]
+
+
+def test_the_command_lets_go_of_files_that_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is loaded all day leaves no descriptor for each of its processes; a file may vanish in between."""
+    logs = ChildLogs(tmp_path)
+    out = io.BytesIO()
+    opened_files: list[int] = []
+    rounds = iter(range(5))
+
+    def next_replica(seconds: float) -> None:
+        n = next(rounds, None)
+        if n is None:
+            raise KeyboardInterrupt
+        opened_files.append(len(os.listdir("/proc/self/fd")))
+        for path in logs.files("m"):
+            path.unlink(missing_ok=True)
+        log = opened(logs, "m", f"r{n}")
+        log.feed(b"line %d\n" % n)
+        logs.close(f"r{n}")
+
+    monkeypatch.setattr(logs_command.time, "sleep", next_replica)
+    files = logs.files
+    monkeypatch.setattr(logs, "files", lambda model=None: [*files(model), tmp_path / "vanished.log"])
+    with pytest.raises(KeyboardInterrupt):
+        logs_command._follow(logs, "m", 10, out)
+    assert [line for line in out.getvalue().splitlines() if line.startswith(b"line")] == [
+        b"line %d" % n for n in range(5)
+    ]
+    assert len(set(opened_files[1:])) == 1

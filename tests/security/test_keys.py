@@ -15,9 +15,10 @@ import pytest
 
 from router import errors
 from router.api.access import right_for
-from router.callers import Caller
+from router.callers import Caller, caller_of
 from router.model_entry import key_digest
 from router.quotas import Quotas
+from tests.router.config_desk import Desk
 from tests.security.rig import FILED, GUEST, LIMITED, OWNER, PAST, SECRETS, bearer, chat, code_of, guarded
 from tests.standin.fixtures import Model, RouterProcess
 from tests.standin.ledger import polls
@@ -340,3 +341,11 @@ def test_every_request_has_its_outcome_in_the_end(router: RouterProcess) -> None
         if len(router.events("RequestArrived")) == len(ended):
             return
     raise AssertionError("requests are open")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_a_key_may_have_any_letters_however_they_are_sent(tmp_path: Path, encoding: str) -> None:
+    """A terminal sends UTF-8, and some programs one byte for each letter."""
+    config = Desk(tmp_path).models(m={}).config({"LLM": {"m": {}}, "keys": {"me": "schlüssel"}}).load()
+    for field in ((b"authorization", "Bearer schlüssel"), (b"x-api-key", "schlüssel")):
+        assert caller_of(config, [(field[0], field[1].encode(encoding))]).key == "me"
