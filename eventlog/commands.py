@@ -20,10 +20,11 @@ import msgspec
 from eventlog.errors import LogError
 from eventlog.events import BY_NAME, Observation, SegmentOpened
 from eventlog.filters import Filter
+from eventlog.housekeeping import read_header
 from eventlog.pretty import pretty, when
 from eventlog.reader import Streams, records, segments_at
 from eventlog.repair import repair
-from eventlog.segments import STREAMS, Segment, segment_of
+from eventlog.segments import STREAMS, Segment, Stream, segment_of
 from eventlog.stats import LogStats, log_stats
 from eventlog.tail import Record, follow, wait_a_moment
 from eventlog.verify import verify
@@ -84,9 +85,11 @@ def _cat(args: argparse.Namespace) -> int:
     )
     # A model's requests and replicas are known from the events, whichever stream is to be printed.
     stream: Streams = "all" if args.models else args.stream
+    _expect_a_log(args.path)
     progress = Progress(args.path, quiet=sys.stdout.isatty())
     types = args.types if args.types and not args.models else None
-    found = records(args.path, stream=stream, types=types, progress=progress)
+    from_seq = 0 if args.since is None else _checkpoint_before(args.path, args.since)
+    found = records(args.path, stream=stream, types=types, from_seq=from_seq, progress=progress)
     _print(
         (record for record in found if wanted.wants(record[1]) and _in_stream(record, args.stream)),
         args.pretty,
@@ -96,26 +99,30 @@ def _cat(args: argparse.Namespace) -> int:
 
 
 def _tail(args: argparse.Namespace) -> int:
-    last: deque[Record] = deque(maxlen=max(0, args.lines))
-    next_seq = 0
-    for record in records(args.path, stream=args.stream, from_seq=_near_the_end(args.path, args.stream, args.lines)):
-        if not isinstance(record[1], SegmentOpened):
-            last.append(record)
-            next_seq = record[1].seq + 1
-    _print(last, args.pretty)
+    _expect_a_log(args.path)
+    segment = segment_of(args.path)
+    if args.follow and segment:
+        raise LogError("a single segment cannot be followed: name the log's directory")
+    streams = (segment.stream,) if segment else STREAMS if args.stream == "all" else (args.stream,)
+    lines = max(0, args.lines)
+    last: list[Record] = []
+    next_seqs: dict[Stream, int] = {}
+    for stream in streams:
+        # One after another, and each is followed from its own end: what is written meanwhile is missed by neither.
+        found, next_seqs[stream] = _last_records(args.path, stream, lines)
+        last += found
+    last.sort(key=lambda record: record[1].seq)
+    _print(last[len(last) - lines :] if lines < len(last) else last, args.pretty)
     if args.follow:
-        if segment_of(args.path):
-            raise LogError("a single segment cannot be followed: name the log's directory")
-        _print(follow(args.path, stream=args.stream, from_seq=next_seq, wait=_flush_and_wait), args.pretty)
+        _print(follow(args.path, stream=args.stream, from_seq=next_seqs, wait=_flush_and_wait), args.pretty)
     return 0
 
 
 def _verify(args: argparse.Namespace) -> int:
+    _expect_a_log(args.path)
     progress = Progress(args.path)
     result = verify(args.path, progress)
     progress.done()
-    if not result.segments:
-        raise LogError(f"there is no log at {args.path}: expected files named events-*.ndjson or .ndjson.gz")
     if args.json:
         fields = {name: value for name, value in vars(result).items() if name not in ("torn", "faults")}
         texts = {"torn": [str(fault) for fault in result.torn], "faults": [str(fault) for fault in result.faults]}
@@ -140,6 +147,7 @@ def _verify(args: argparse.Namespace) -> int:
 def _repair(args: argparse.Namespace) -> int:
     if not args.path.is_dir():
         raise LogError(f"{args.path} is not a directory: a log is repaired as a whole")
+    _expect_a_log(args.path)
     progress = Progress(args.path)
     lost = repair(args.path, dry_run=args.dry_run, progress=progress)
     progress.done()
@@ -156,6 +164,7 @@ def _repair(args: argparse.Namespace) -> int:
 
 
 def _stats(args: argparse.Namespace) -> int:
+    _expect_a_log(args.path)
     progress = Progress(args.path)
     stats = log_stats(args.path, progress)
     progress.done()
@@ -180,6 +189,8 @@ def _print_stats(stats: LogStats) -> None:
     for name, counted in sorted(stats.types.items(), key=lambda item: -item[1].bytes):
         each = counted.bytes / counted.events
         print(f"{name:<24}{counted.events:>12}{counted.bytes:>14}{each:>8.0f}{counted.bytes / total:>8.1%}")
+    for torn in stats.torn:
+        print(f"torn tail, which the next start cuts off: {torn}")
     for fault in stats.faults:
         print(f"DAMAGED {fault}")
 
@@ -298,13 +309,39 @@ def _in_stream(record: Record, stream: str) -> bool:
     return observed == (stream == "observations")
 
 
-def _near_the_end(path: Path, stream: str, lines: int) -> int:
-    """A seq from which on there are surely so many lines of each stream, without reading more than is needed."""
-    first_seqs = []
-    for each in STREAMS if stream == "all" else (stream,):
-        segments = segments_at(path, "events" if each == "events" else "observations")
-        first_seqs.append(segments[-2].first_seq if len(segments) > 1 else 0)
-    return min(first_seqs) if lines < 1000 else 0
+def _last_records(path: Path, stream: Stream, lines: int) -> tuple[list[Record], int]:
+    """The last lines of a stream, and the seq that comes after them; no more segments are read than it takes."""
+    segments = segments_at(path, stream)
+    back = 2
+    while True:
+        from_seq = segments[-back].first_seq if back < len(segments) else 0
+        last: deque[Record] = deque(maxlen=lines)
+        next_seq = from_seq
+        for record in records(path, stream=stream, from_seq=from_seq):
+            if not isinstance(record[1], SegmentOpened):
+                last.append(record)
+                next_seq = record[1].seq + 1
+        if len(last) == lines or back >= len(segments):
+            return list(last), next_seq
+        back *= 4
+
+
+def _checkpoint_before(path: Path, at_us: int) -> int:
+    """Where to begin to read for what came from then on: with a checkpoint, which says who belongs to which model."""
+    from_seq = 0
+    for segment in segments_at(path, "events"):
+        header = read_header(segment)
+        if header is not None and header.at_us > at_us:
+            break
+        if header is not None and header.state:
+            from_seq = segment.first_seq
+    return from_seq
+
+
+def _expect_a_log(path: Path) -> None:
+    """A slip in the path is no empty log. Raises LogError."""
+    if not any(segments_at(path, stream) for stream in STREAMS):
+        raise LogError(f"there is no log at {path}: expected files named events-*.ndjson or .ndjson.gz")
 
 
 def _directory(path: Path) -> Path:

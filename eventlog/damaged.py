@@ -1,6 +1,7 @@
 """Bytes that are taken out of a log: copied to `damaged/` beside it, never deleted."""
 
 import os
+import stat
 from pathlib import Path
 
 from eventlog.segments import DAMAGED, fsync_directory
@@ -16,6 +17,7 @@ def set_aside(path: Path, offset: int = 0) -> Path:
         count += 1
         copy = folder / f"{path.name}.{offset}.{count}"
     with path.open("rb") as source, copy.open("xb") as target:
+        os.fchmod(target.fileno(), stat.S_IMODE(os.fstat(source.fileno()).st_mode))
         source.seek(offset)
         while block := source.read(1 << 20):
             target.write(block)

@@ -1,13 +1,28 @@
 """Which events somebody asked for: by run, time, type, request, model or replica.
 
 An event belongs to a model if it names it, or a request for it, or a replica of it; which requests and replicas those
-are is learned from the events that go by, so a `Filter` has to see a log from its beginning.
+are is learned from the events that go by and, where retention has cut the log, from its checkpoints. So a `Filter` has
+to see a log from its beginning.
 """
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from eventlog.events import Event, LoadWished, ReplicaSpawnOrdered, RequestArrived
+import msgspec
+
+from eventlog.events import Event, LoadWished, ReplicaSpawnOrdered, RequestArrived, SegmentOpened
+
+
+class _OfModel(msgspec.Struct):
+    model: str
+
+
+class _Known(msgspec.Struct):
+    """What a checkpoint says of who belongs to which model; all else in it is the scheduler's business."""
+
+    requests: dict[int, _OfModel] = {}
+    replicas: dict[str, _OfModel] = {}
 
 
 @dataclass
@@ -43,6 +58,11 @@ class Filter:
             self._model_of_request[event.rid] = event.model
         elif isinstance(event, ReplicaSpawnOrdered):
             self._model_of_replica[event.replica] = event.model
+        elif isinstance(event, SegmentOpened) and event.state:
+            with suppress(msgspec.ValidationError):  # of another version
+                known = msgspec.json.decode(event.state, type=_Known)
+                self._model_of_request |= {rid: request.model for rid, request in known.requests.items()}
+                self._model_of_replica |= {name: replica.model for name, replica in known.replicas.items()}
 
     def _models(self, event: Event) -> set[str]:
         models = {getattr(event, name, "") for name in ("model", "target")}

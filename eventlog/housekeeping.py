@@ -9,6 +9,7 @@ Counterpart: `segments` lists what is there. Not known here: what the lines mean
 
 import logging
 import os
+import stat
 import threading
 import zlib
 from contextlib import suppress
@@ -22,7 +23,9 @@ from eventlog.events import SegmentOpened
 from eventlog.segments import (
     STREAMS,
     UNFINISHED,
+    DamagedGzip,
     Segment,
+    Stream,
     fsync_directory,
     list_segments,
     read_blocks,
@@ -103,6 +106,7 @@ def seal(segment: Segment, stop: threading.Event | None = None) -> None:
     unfinished = sealed.with_name(sealed.name + UNFINISHED)
     compress = zlib.compressobj(_LEVEL, wbits=31)
     with path.open("rb") as source, unfinished.open("wb") as target:
+        os.fchmod(target.fileno(), stat.S_IMODE(os.fstat(source.fileno()).st_mode))
         while block := source.read(_READ_BYTES):
             target.write(compress.compress(block))
             if stop is not None and stop.is_set():
@@ -126,7 +130,8 @@ def retain(directory: Path, retention: Retention, now_us: int) -> list[Path]:
     """Remove the oldest segments beyond the limits, and return them.
 
     The current segments stay, and of the events everything from the last checkpoint on. What goes, goes up to the next
-    checkpoint, so that what stays begins with one.
+    checkpoint, so that what stays begins with one; and it goes from the beginning on, whatever a clock that was set
+    back makes of the ages, so that what stays has no hole.
     """
     if not retention.bytes and not retention.us:
         return []
@@ -136,14 +141,17 @@ def retain(directory: Path, retention: Retention, now_us: int) -> list[Path]:
     )
     total = sum(stored_bytes(segment) for stream in STREAMS for segment in list_segments(directory, stream))
     removed: list[Path] = []
+    kept: set[Stream] = set()
     for unit in units:
         too_big = bool(retention.bytes) and total > retention.bytes
         too_old = bool(retention.us) and unit.ended_us < now_us - retention.us
-        if too_big or too_old:
-            total -= sum(stored_bytes(segment) for segment in unit.segments)
-            for segment in unit.segments:
-                segment.path.unlink()
-                removed.append(segment.path)
+        if unit.stream in kept or not (too_big or too_old):
+            kept.add(unit.stream)
+            continue
+        total -= sum(stored_bytes(segment) for segment in unit.segments)
+        for segment in unit.segments:
+            segment.path.unlink()
+            removed.append(segment.path)
     if removed:
         fsync_directory(directory)
         logger.info("removed %d old segments of the log in %s", len(removed), directory)
@@ -157,16 +165,21 @@ class _Unit:
     segments: list[Segment]
     ended_us: int
 
+    @property
+    def stream(self) -> Stream:
+        return self.segments[0].stream
+
 
 def _removable(segments: list[Segment]) -> list[_Unit]:
-    """Runs of segments from one checkpoint up to the next; observations need none, so each stands for itself."""
+    """Runs of segments from one checkpoint up to the next; observations need none, so each stands for itself.
+
+    One whose header cannot be read goes with those before it: damage does not keep the rest of a log for ever.
+    """
     units: list[_Unit] = []
     run: list[Segment] = []
     for segment in segments:
         header = read_header(segment)
-        if header is None:
-            break
-        if run and (segment.stream == "observations" or header.state):
+        if run and header is not None and (segment.stream == "observations" or header.state):
             units.append(_Unit(run, header.at_us))
             run = []
         run.append(segment)
@@ -174,12 +187,13 @@ def _removable(segments: list[Segment]) -> list[_Unit]:
 
 
 def read_header(segment: Segment) -> SegmentOpened | None:
-    """The first line of a segment, its checksum not looked at; None if there is none."""
+    """The first line of a segment, its checksum not looked at; None if there is none, or it cannot be read."""
     line = b""
-    for block in read_blocks(segment.path):
-        line += block
-        if b"\n" in block:
-            break
+    with suppress(DamagedGzip):
+        for block in read_blocks(segment.path):
+            line += block
+            if b"\n" in block:
+                break
     try:
         header = codec.decode(line.partition(b"\n")[0])
     except msgspec.DecodeError:

@@ -122,7 +122,7 @@ def is_torn_tail(scan: Scan) -> bool:
     Either it lies behind what the writer noted as synced, or there is no valid line after it and not much of anything.
     """
     path = scan.segment.path
-    if scan.segment.sealed:
+    if scan.segment.sealed or not path.exists():
         return False
     synced = synced_offset(scan.segment)
     if synced is not None and scan.end >= synced:

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from eventlog.errors import LogError
 
@@ -102,9 +102,9 @@ def read_blocks(path: Path, offset: int = 0) -> Iterator[bytes]:
     A plain segment that has been sealed since it was listed is read all the same; one that has been removed raises
     FileNotFoundError.
     """
-    path = _as_it_is_now(path)
-    with path.open("rb") as file:
-        if path.suffix != ".gz":
+    file = open_as_it_is_now(path)
+    with file:
+        if not is_sealed(file):
             file.seek(offset)
             while block := file.read(_READ_BYTES):
                 yield block
@@ -121,14 +121,28 @@ def read_blocks(path: Path, offset: int = 0) -> Iterator[bytes]:
 def stored_bytes(segment: Segment) -> int:
     """Size of the file, compressed or not; 0 if it has been removed."""
     try:
-        return _as_it_is_now(segment.path).stat().st_size
+        with open_as_it_is_now(segment.path) as file:
+            return os.fstat(file.fileno()).st_size
     except FileNotFoundError:
         return 0
 
 
-def _as_it_is_now(path: Path) -> Path:
-    # The copy is there before the plain file goes, so looking for it second cannot miss both.
-    return path if path.suffix == ".gz" or path.exists() else path.with_name(path.name + ".gz")
+def open_as_it_is_now(path: Path) -> BinaryIO:
+    """A segment's file or, where it has been sealed since it was listed, its compressed copy.
+
+    The copy is there before the plain file goes, so whoever opens it second cannot miss both.
+    """
+    if path.suffix != ".gz":
+        try:
+            return path.open("rb")
+        except FileNotFoundError:
+            path = path.with_name(path.name + ".gz")
+    return path.open("rb")
+
+
+def is_sealed(file: BinaryIO) -> bool:
+    """Whether `open_as_it_is_now` came by a compressed copy."""
+    return os.fspath(file.name).endswith(".gz")
 
 
 def _inflate(feeds: Iterator[bytes]) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ import msgspec
 from eventlog import codec
 from eventlog.events import SegmentOpened
 from eventlog.reader import segments_at
-from eventlog.scan import Scan
+from eventlog.scan import Scan, is_torn_tail
 from eventlog.segments import STREAMS, Segment, stored_bytes
 
 
@@ -43,6 +43,8 @@ class LogStats(msgspec.Struct):
     last_run: int = 0
     types: dict[str, TypeStats] = {}
     streams: dict[str, StreamStats] = {}
+    torn: list[str] = []
+    """Tails that the next start will cut off: a crash left them."""
     faults: list[str] = []
     """Where a segment could not be read any further."""
 
@@ -52,15 +54,17 @@ def log_stats(path: Path, progress: Callable[[Segment], None] = lambda segment: 
     stats = LogStats()
     runs: set[int] = set()
     for stream in STREAMS:
-        for segment in segments_at(path, stream):
+        segments = segments_at(path, stream)
+        for segment in segments:
             progress(segment)
-            _count_segment(stats, stats.streams.setdefault(stream, StreamStats()), segment, runs)
+            files = stats.streams.setdefault(stream, StreamStats())
+            _count_segment(stats, files, segment, runs, last=segment is segments[-1])
     stats.runs = len(runs)
     stats.last_run = max(runs, default=0)
     return stats
 
 
-def _count_segment(stats: LogStats, files: StreamStats, segment: Segment, runs: set[int]) -> None:
+def _count_segment(stats: LogStats, files: StreamStats, segment: Segment, runs: set[int], *, last: bool) -> None:
     scan = Scan(segment)
     for lines in scan:
         for line, event in zip(lines, codec.decode_lines(lines, scan.schema), strict=True):
@@ -81,5 +85,6 @@ def _count_segment(stats: LogStats, files: StreamStats, segment: Segment, runs: 
     files.sealed += segment.sealed
     files.bytes += scan.end
     files.stored_bytes += stored_bytes(segment)
-    if scan.fault and not scan.incomplete:
-        stats.faults.append(f"{segment.path.name}: byte {scan.end}: {scan.fault}")
+    if scan.fault and not (last and scan.incomplete):
+        found = stats.torn if last and is_torn_tail(scan) else stats.faults
+        found.append(f"{segment.path.name}: byte {scan.end}: {scan.fault}")

@@ -10,7 +10,8 @@ event is handed out once). Counterpart: `reader`, for a log as it is.
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from eventlog import codec
@@ -140,7 +141,9 @@ class _Place:
         """The next block of lines."""
         if self._blocks is None:
             return self._plain_lines()
-        lines = next(self._blocks, [])
+        lines: list[bytes] = []
+        with suppress(FileNotFoundError):  # removed since it was listed
+            lines = next(self._blocks, [])
         self.moved = bool(lines)
         self.fault, self.offset, self.schema = self._scan.fault, self._scan.end, self._scan.schema
         return lines
@@ -181,15 +184,16 @@ def follow(
     directory: Path,
     *,
     stream: Streams = "events",
-    from_seq: int | None = None,
+    from_seq: int | Mapping[Stream, int] | None = None,
     wait: Callable[[], bool],
 ) -> Iterator[Record]:
-    """Lines and events as they come, from `from_seq` on or from now on.
+    """Lines and events as they come, from `from_seq` on (one for both streams, or one for each) or from now on.
 
     `wait` is called when nothing is new: it returns whether to look again. Of two streams, what came between two looks
     is in the order of seq.
     """
-    tails = [Tail(directory, each, from_seq) for each in (STREAMS if stream == "all" else (stream,))]
+    streams = STREAMS if stream == "all" else (stream,)
+    tails = [Tail(directory, each, from_seq[each] if isinstance(from_seq, Mapping) else from_seq) for each in streams]
     try:
         while True:
             records = [record for tail in tails for record in tail.poll_records()]

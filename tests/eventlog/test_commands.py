@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -25,10 +26,11 @@ from eventlog.events import (
     TokensStreamed,
     Victim,
 )
-from eventlog.segments import STREAMS, list_segments
+from eventlog.segments import STREAMS, list_segments, read_blocks
 from eventlog.writer import LogWriter
 from router.cli import main
-from tests.eventlog.small_log import START_US, flip, last_segment
+from tests.eventlog.small_log import START_US, flip, last_segment, small_log
+from tests.replay.recording import Recording, busy_hour
 
 
 def log(*words: str | Path) -> int:
@@ -179,6 +181,86 @@ def test_tail_follows(story: Path, capfd: pytest.CaptureFixture[str], monkeypatc
     assert seqs(capfd.readouterr().out) == [18, 21, 22, 23]
 
 
+def test_tail_follows_both_streams_from_their_own_ends(
+    story: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A router writes while the first lines are looked for: between the end of one stream and that of the other."""
+    late: list[int] = []
+
+    def read_late(path: Path, offset: int = 0) -> Iterator[bytes]:
+        if path.name.startswith("observations") and not late:
+            late.append(writer.next_seq)
+            writer.append([AdminDrain(seq=writer.next_seq, at_us=START_US, run=3, op=9)])
+            writer.append_observations([LogLine(seq=writer.next_seq, at_us=START_US, run=3, level="info", text="x")])
+        return read_blocks(path, offset)
+
+    with LogWriter.open(story, durability="never") as writer:
+        monkeypatch.setattr("eventlog.scan.read_blocks", read_late)
+        monkeypatch.setattr(commands, "wait_a_moment", lambda: False)
+        assert log("tail", story, "-f", "-n", "1", "--stream", "all") == 0
+
+    assert sorted(seqs(capfd.readouterr().out)) == [late[0], late[0] + 1]
+
+
+def test_tail_goes_back_as_far_as_it_takes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Also where each segment has but a few lines."""
+    written = small_log(tmp_path, steps=60, segment_bytes=400)
+
+    for lines in (0, 1, 10, 77, 500):
+        assert log("tail", tmp_path, "-n", str(lines)) == 0
+        assert seqs(capfd.readouterr().out) == [event.seq for event in written[max(0, len(written) - lines) :]]
+
+
+@pytest.mark.parametrize("verb", ["cat", "tail", "stats", "repair"])
+def test_a_directory_without_a_log_is_no_empty_log(
+    tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A slip in the path is told, and nothing is left there."""
+    assert log(verb, tmp_path) == 1
+    assert f"there is no log at {tmp_path}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_belongs_to_a_model_is_known_although_its_beginning_was_cut_off(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The checkpoint knows the requests and replicas of then: A's end is found without its arrival and its load."""
+    with Recording(tmp_path) as world:
+        world.arrives(0.0, "A", service_s=3.0)
+        world.run_until(7.0)
+        world.writer._roll_at = 1
+        assert world.writer.roll_if_due()
+        world.run()
+    list_segments(tmp_path, "events")[0].path.unlink()
+
+    assert log("cat", tmp_path, "--model", "A", "--type", "RequestFinished") == 0
+    assert '"rid":1' in capfd.readouterr().out
+    assert log("cat", tmp_path, "--model", "B", "--type", "RequestFinished") == 0
+    assert capfd.readouterr().out == ""
+
+
+def test_the_last_hour_of_a_year_is_found_without_reading_the_year(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """From the checkpoint before it on; who belongs to a model is known from there."""
+    with Recording(tmp_path, segment_bytes=4096) as world:
+        busy_hour(world, 40)
+    since_s = [event.at_us for event in world.record if isinstance(event, RequestFinished)][-8] // 10**6
+    list_segments(tmp_path, "events")[0].path.write_bytes(b"nonsense")
+    recent = [event for event in world.record if event.at_us >= since_s * 10**6]
+
+    assert log("cat", tmp_path, "--since", f"{since_s:09}") == 0
+    assert seqs(capfd.readouterr().out) == [event.seq for event in recent]
+    models = {event.rid: event.model for event in world.record if isinstance(event, RequestArrived)}
+    ended = [(event.seq, models[event.rid]) for event in recent if isinstance(event, RequestFinished)]
+    assert ended
+    assert not any(isinstance(event, RequestArrived) for event in recent)
+    for model in sorted({whose for _, whose in ended}):
+        words = ["--model", model, "--type", "RequestFinished", "--since", f"{since_s:09}"]
+        assert log("cat", tmp_path, *words) == 0
+        assert seqs(capfd.readouterr().out) == [seq for seq, whose in ended if whose == model]
+
+
 def test_verify_says_what_it_proved(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For people, or as JSON."""
     assert log("verify", story) == 0
@@ -230,6 +312,21 @@ def test_stats_count_types_bytes_and_runs(story: Path, capsys: pytest.CaptureFix
     assert sum(counted["bytes"] for counted in stats["types"].values()) == stored
     assert log("stats", story) == 0
     assert "20 events, seq 1 to 20, 2 runs" in capsys.readouterr().out
+
+
+def test_stats_tell_a_torn_tail_from_damage(story: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As verify does: a power cut is nothing that somebody has to mend."""
+    with last_segment(story).open("ab") as file:
+        file.write(bytes(100) + b"\n")
+
+    assert log("stats", story) == 0
+    said = capsys.readouterr().out
+    assert "torn tail, which the next start cuts off: events-" in said
+    assert "DAMAGED" not in said
+
+    (story / "events-000000000099.ndjson").write_bytes(last_segment(story).read_bytes()[:-120])
+    assert log("stats", story) == 1
+    assert "DAMAGED events-000000000001" in capsys.readouterr().out
 
 
 def test_a_single_sealed_segment_is_enough(story: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -246,6 +247,29 @@ def test_a_segment_that_is_sealed_or_removed_meanwhile(tmp_path: Path) -> None:
     gone.path.unlink()
 
     assert said([first, *found]) == [event for event in written if event not in lost]
+
+
+def test_a_segment_that_is_sealed_just_as_it_is_opened_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However close: its lines are in one file or the other."""
+    written = small_log(tmp_path, steps=12, segment_bytes=900)
+    for segment in list_segments(tmp_path, "events")[:-1]:
+        if segment.sealed:
+            (tmp_path / segment.path.name.removesuffix(".gz")).write_bytes(gzip.decompress(segment.path.read_bytes()))
+            segment.path.unlink()
+    found = read(tmp_path)
+    really_open = Path.open
+    sealing: list[Path] = []
+
+    def open_late(path: Path, *how: Any, **more: Any) -> Any:
+        if path.suffix == ".ndjson" and not sealing:
+            sealing.append(path)
+            seal_all(tmp_path)
+        return really_open(path, *how, **more)
+
+    monkeypatch.setattr(Path, "open", open_late)
+
+    assert said(list(found)) == written
+    assert sealing
 
 
 def test_a_tail_waits_for_a_line_that_is_not_complete(tmp_path: Path) -> None:

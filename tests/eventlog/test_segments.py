@@ -2,12 +2,14 @@
 
 import gzip
 import os
+import stat
 import threading
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from eventlog.damaged import set_aside
 from eventlog.errors import LogDamaged, LogError, LogLocked
 from eventlog.events import SegmentOpened
 from eventlog.housekeeping import Retention, read_header, retain, seal, seal_all
@@ -175,6 +177,50 @@ def test_the_oldest_segments_go_when_they_are_too_old(tmp_path: Path) -> None:
     young = [event for event in written if event.at_us >= written[-1].at_us - 10_000]
     assert kept == written[-len(kept) :]
     assert len(young) <= len(kept) < len(young) + 12
+
+
+def test_a_clock_that_was_set_back_leaves_no_hole(tmp_path: Path) -> None:
+    """What was written while the clock was wrong looks old, but what came before it is to stay."""
+    numbered = Numbered()
+    with LogWriter.open(tmp_path, segment_bytes=1000, checkpoint=numbered.checkpoint, durability="never") as writer:
+        for start_us in (START_US, START_US - 10**12, START_US + 10**7):
+            numbered.start_us = start_us
+            last_us = numbered.write(writer, 20)[-1].at_us
+
+    assert retain(tmp_path, Retention(us=3_600_000_000), now_us=last_us) == []
+    assert verify(tmp_path).ok
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_segment_that_cannot_be_read_does_not_keep_the_rest_for_ever(tmp_path: Path, sealed: bool) -> None:
+    """It goes with those before it; else a log with one bad byte in the wrong place would fill the disk."""
+    written = small_log(tmp_path, steps=40, segment_bytes=1000)
+    seal_all(tmp_path)
+    damaged = list_segments(tmp_path, "events")[3].path if sealed else _unseal(tmp_path)
+    damaged.write_bytes(b"nonsense")
+    sizes = [stored_bytes(segment) for segment in list_segments(tmp_path, "events")]
+
+    retain(tmp_path, Retention(bytes=sum(sizes[-2:]) + 10), now_us=0)
+
+    assert damaged not in [segment.path for segment in list_segments(tmp_path, "events")]
+    kept = read_said(tmp_path)
+    assert kept == written[-len(kept) :]
+    assert verify(tmp_path).ok
+
+
+def test_nobody_may_read_a_sealed_segment_who_could_not_read_it_before(tmp_path: Path) -> None:
+    """Nor what is set aside from it."""
+    small_log(tmp_path, steps=12, segment_bytes=1000)
+    seal_all(tmp_path)
+    plain = segment_of(_unseal(tmp_path))
+    assert plain is not None
+    plain.path.chmod(0o600)
+    aside = set_aside(plain.path)
+    seal(plain)
+
+    sealed = list_segments(tmp_path, "events")[0].path
+    assert sealed.name.endswith(".gz")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (sealed, aside)] == [0o600, 0o600]
 
 
 def test_the_current_segment_and_the_last_checkpoint_always_stay(tmp_path: Path) -> None:
