@@ -5,7 +5,7 @@ trace does not tell (GPUs, settings, costs) is not invented here: the caller say
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -43,6 +43,8 @@ def read_traces(sources: Sequence[str], kind: Format | None = None) -> Workload:
     """
     calls: list[Call] = []
     said: list[str] = []
+    begins_us: dict[Path, int] = {}
+    prefixes: list[str] = []
     for source in sources:
         model, path = _named(source)
         this = kind or detect(path)
@@ -52,9 +54,13 @@ def read_traces(sources: Sequence[str], kind: Format | None = None) -> Workload:
         if not found:
             raise WorkloadError(f"{path} holds no request")
         offset = len(calls)
-        calls += _moved(found, offset, path.stem if len(sources) > 1 else "")
+        begins_us[path] = min(call.at_us for call in found)
+        prefix = path.stem if len(sources) > 1 else ""
+        prefixes.append(f"{prefix}-{len(prefixes)}" if prefix in prefixes else prefix)
+        calls += _moved(found, offset, prefixes[-1])
         attribution = IMPORTERS[this].attribution
         said.append(f"{path.name} ({this}{': ' + attribution if attribution else ''})")
+    _check_clocks(begins_us)
     models = {call.model: ModelSettings() for call in sorted(calls, key=lambda call: call.model)}
     start_us = min(call.at_us for call in calls)
     return Workload(
@@ -82,13 +88,30 @@ def detect(path: Path) -> Format | None:
         return "azure"
     if {"request tokens", "response tokens"} <= columns:
         return "burstgpt"
-    return "csv" if generic.COLUMNS["time"] & columns else None
+    return "csv" if columns.intersection(generic.COLUMNS["time"]) else None
+
+
+RELATIVE_US = 315_360_000_000_000
+"""Ten years: whoever begins before 1980 counts from the beginning of the trace."""
+
+
+def _check_clocks(begins_us: Mapping[Path, int]) -> None:
+    """Files are merged on their clocks, so these must be of one kind."""
+    relative = [path for path, at_us in begins_us.items() if at_us < RELATIVE_US]
+    dated = [path for path in begins_us if path not in relative]
+    if relative and dated:
+        raise WorkloadError(
+            f"{relative[0]} counts time from its own beginning and {dated[0]} tells the date: "
+            "their requests cannot be merged in order; give both the same clock"
+        )
 
 
 def _named(source: str) -> tuple[str, Path]:
     """`MODEL=FILE` or `FILE`, whose model is called after it."""
     model, equals, file = source.partition("=")
     if equals and not Path(source).exists():
+        if not model or not file:
+            raise WorkloadError(f"{source}: expected MODEL=FILE")
         return model, Path(file)
     return Path(source).stem, Path(source)
 

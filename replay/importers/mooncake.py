@@ -4,10 +4,13 @@ It names no conversations. A request whose prefix begins with the whole prompt o
 taken to be the next turn of that one's; when that answer came is not told, so nobody waits for an answer here.
 """
 
+from codecs import BOM_UTF8
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
+from replay.importers.table import SECONDS_MAX, TOKENS_MAX
 from replay.workload import Block, Call, WorkloadError
 
 BLOCK_TOKENS = 512
@@ -15,10 +18,13 @@ SHARED_BLOCKS_MIN = 3
 """Fewer blocks in common than this are a system prompt, not a conversation."""
 
 
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)]
+
+
 class _Line(msgspec.Struct):
-    timestamp: float
-    input_length: int
-    output_length: int
+    timestamp: Annotated[float, msgspec.Meta(ge=0, lt=SECONDS_MAX * 1000)]
+    input_length: _Tokens
+    output_length: _Tokens
     hash_ids: list[int] = []
 
 
@@ -27,7 +33,9 @@ def read(path: Path, model: str) -> list[Call]:
     decode = msgspec.json.Decoder(_Line).decode
     conversations: dict[int, str] = {}
     """Last full block of a prompt to its conversation: a hash stands for everything before it."""
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().removeprefix(BOM_UTF8).splitlines(), 1):
+        if not line.strip():
+            continue
         try:
             entry = decode(line)
         except msgspec.DecodeError as error:

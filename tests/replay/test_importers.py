@@ -103,6 +103,7 @@ def test_any_csv_will_do_if_it_has_a_time_and_tokens(tmp_path: Path) -> None:
     [
         ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,2\n", "line 2: timestamp is 'yesterday'"),
         ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,-4,2\n", "contexttokens is '-4'"),
+        ("a.csv", "", "no known format"),
         ("a.csv", "time,model\n1,a\n", "no column prompt"),
         ("a.jsonl", '{"timestamp": 0, "input_length": "x", "hash_ids": []}\n', "line 1"),
         ("a.txt", "hello\n", "no known format"),
@@ -112,6 +113,72 @@ def test_any_csv_will_do_if_it_has_a_time_and_tokens(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_trace_is_said_with_its_place(tmp_path: Path, name: str, text: str, words: str) -> None:
     with pytest.raises(WorkloadError, match=words):
         read_traces([write(tmp_path, name, text)])
+
+
+CSV = "time,prompt_tokens,output_tokens,client\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.csv", (CSV + "1,10,20,Andr\u00e9\n").encode("latin-1"), "a.csv, line 2: byte 0xe9 is not UTF-8"),
+        ("a.csv", (CSV + "1,10,inf,x\n").encode(), "line 2: output_tokens is 'inf', not a whole number from 0 to"),
+        ("a.csv", (CSV + "1,1e300,20,x\n").encode(), "line 2: prompt_tokens is '1e300'"),
+        ("a.csv", (CSV + "nan,10,20,x\n").encode(), "line 2: time is 'nan', not seconds"),
+        ("a.csv", (CSV + "inf,10,20,x\n").encode(), "line 2: time is 'inf', not seconds"),
+        ("a.csv", (CSV + "1772362800000,10,20,x\n").encode(), "milliseconds are too large"),
+        ("a.csv", CSV.encode() + b"1,10,20," + b"x" * (17 << 20), "line 2: field larger than field limit"),
+        ("a.csv", (CSV + "1,10\n").encode(), "line 2: output_tokens is ''"),
+        ("a.csv", (CSV + "1," + "x" * 300 + ",2\n").encode(), r"prompt_tokens is 'x{60}\.\.\.', not"),
+        ("a.jsonl", MOONCAKE.replace("2600", "-2600").encode(), "line 3"),
+        ("a.jsonl", MOONCAKE.replace("27000", "1e300").encode(), "line 3"),
+        ("a.json", LLAMA_SWAP.replace("4000", "1e300").encode(), r"\$\[0\].duration_ms"),
+        (
+            "a.json",
+            b'{"timestamp":"x","model":"a","tokens":{},"req_path":"/"}\n{"tokens":1}\n',
+            "line 2 is no activity",
+        ),
+    ],
+)
+def test_an_odd_file_is_told_with_its_place(tmp_path: Path, name: str, data: bytes, words: str) -> None:
+    """Neither a traceback nor a simulation that takes for ever."""
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(WorkloadError, match=words):
+        read_traces([str(tmp_path / name)])
+
+
+@pytest.mark.parametrize("text", [AZURE_CODE, MOONCAKE, BURSTGPT, LLAMA_SWAP, CSV + "1,10,20,x\n"])
+def test_a_file_may_come_from_anywhere(tmp_path: Path, text: str) -> None:
+    """With a byte order mark, the line ends of another system, and empty lines; a table with empty cells below."""
+    plain, odd = tmp_path / "a" / "trace", tmp_path / "b" / "trace"
+    plain.parent.mkdir()
+    odd.parent.mkdir()
+    plain.write_text(text)
+    empty = ",,,\r\n" if "," in text.partition("\n")[0] and not text.startswith(("{", "[")) else ""
+    odd.write_bytes(b"\xef\xbb\xbf" + (text.replace("\n", "\r\n") + empty + "\r\n").encode())
+    assert detect(odd) == detect(plain)
+    assert read_traces([str(odd)]) == read_traces([str(plain)])
+
+
+def test_a_table_may_hold_the_text_of_its_prompts(tmp_path: Path) -> None:
+    """Beside their numbers, and under the names that the numbers might have had."""
+    text = f'time,prompt,output,prompt_tokens,output_tokens\n1,"{"word, " * 40_000}","yes",10,20\n'
+    assert read_traces([write(tmp_path, "texts.csv", text)]).calls[0].prompt_tokens == 10
+
+
+def test_clocks_that_have_nothing_in_common_are_not_merged(tmp_path: Path) -> None:
+    """One counts from its own beginning, the other tells the date: there would be fifty years between them."""
+    azure, burst = write(tmp_path, "code.csv", AZURE_CODE), write(tmp_path, "burst.csv", BURSTGPT)
+    with pytest.raises(WorkloadError, match=r"burst\.csv counts time from its own beginning and .*code\.csv tells the"):
+        read_traces([azure, burst])
+
+
+def test_conversations_of_two_files_of_one_name_are_different_ones(tmp_path: Path) -> None:
+    files = []
+    for folder in ("monday", "tuesday"):
+        (tmp_path / folder).mkdir()
+        files.append(write(tmp_path / folder, "burst.csv", BURSTGPT))
+    assert len({call.conversation for call in read_traces(files).calls}) == 2
 
 
 def test_whole_sessions_are_thinned_and_time_is_stretched_and_both_are_said(tmp_path: Path) -> None:
