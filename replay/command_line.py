@@ -18,7 +18,7 @@ def add_verb(
     text: str,
     epilog: str,
 ) -> argparse.ArgumentParser:
-    """A verb with a LOG argument; `run` may raise LogError, which ends it with code 1."""
+    """A verb with a LOG argument; `run` may raise LogError or OSError, which end it with code 1."""
     parser: argparse.ArgumentParser = verbs.add_parser(
         name, help=text, description=text, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -34,7 +34,9 @@ def add_verb(
         args.log = find_log() if args.log is None else args.log.expanduser()
         try:
             return run(args)
-        except LogError as error:
+        except BrokenPipeError:
+            raise  # whoever reads the output has seen enough
+        except (LogError, OSError) as error:
             sys.stdout.flush()
             print(f"{parser.prog}: {error}", file=sys.stderr)
             return 1

@@ -15,9 +15,10 @@ from eventlog.reader import read
 from replay.walk import Step, find, steps
 from router.scheduler import State
 
-Spared = Literal["wanted", "busy", "age", "name", "not needed", "cost"]
+Spared = Literal["wanted", "busy", "age", "worth", "name", "not needed", "cost"]
 """What put a model behind the victims in the order of choice: queued requests want it; it is busy; it was used (or, for
-fifo, loaded) later; its name; or enough room had been made. Where an engine weighs sets of them: others cost less."""
+fifo, loaded) later, or is worth more; its name; or enough room had been made. Where an engine weighs sets of them:
+others cost less."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -30,6 +31,8 @@ class Candidate(msgspec.Struct, frozen=True):
     gpus: tuple[int, ...]
     cost: int = 0
     """Of evicting it, where the engine goes by that."""
+    worth: int = 0
+    """Its decayed uses times its load time, where the policy goes by that."""
     spared_by: Spared | None = None
 
 
@@ -60,8 +63,11 @@ class SwapStory(msgspec.Struct, kw_only=True):
     head_for_us: int
     """That it had been the blocked head."""
     grace_us: int
+    head_release: str = "grace"
+    """What ended the patience of its head: its grace, or the waiting that requests for its model had accrued."""
     force_load_us: int
     eviction: str
+    prefer_idle: bool = True
     engine: str = "residency"
     set_name: str = ""
     """matrix: the set that was kept."""
@@ -74,6 +80,8 @@ class SwapStory(msgspec.Struct, kw_only=True):
     others: list[Candidate]
     draining: list[int]
     """rids that the victims were serving when it began."""
+    by_force: bool = False
+    """They were not waited for."""
     queued: int
     """Requests for the target when it began."""
     outcome: Literal["done", "failed", "aborted", "running", "lost"] = "running"
@@ -139,8 +147,10 @@ class _Teller:
             waited_us=begun.waited_us,
             head_for_us=begun.at_us - begun.head_since_us if begun.head_since_us else 0,
             grace_us=settings.head_grace_us,
+            head_release=settings.head_release,
             force_load_us=settings.force_load_us,
             eviction=settings.eviction,
+            prefer_idle=settings.prefer_idle,
             engine=begun.engine,
             set_name=begun.set_name,
             cost=begun.cost,
@@ -165,6 +175,8 @@ class _Teller:
                 story.drain_us, story.stop_us, story.load_us = event.drain_us, event.stop_us, event.load_us
                 story.save_us = event.save_us
                 self.is_over = not story.target or not event.ok
+            case e.ReplicaStopOrdered(swap=self.number) if event.force:
+                story.by_force = True
             case e.ReplicaSpawnOrdered(swap=self.number):
                 self._replicas.add(event.replica)
                 story.loads.append(Load(event.replica, event.attempt, event.at_us))
@@ -198,7 +210,16 @@ class _Teller:
 
 
 def _candidate(victim: e.Victim, spared_by: Spared | None) -> Candidate:
-    return Candidate(victim.model, victim.wanted, victim.in_flight, victim.age_us, victim.gpus, victim.cost, spared_by)
+    return Candidate(
+        model=victim.model,
+        wanted=victim.wanted,
+        in_flight=victim.in_flight,
+        age_us=victim.age_us,
+        gpus=victim.gpus,
+        cost=victim.cost,
+        worth=victim.worth,
+        spared_by=spared_by,
+    )
 
 
 def _spared_by(other: e.Victim, begun: e.SwapBegun, state: State) -> Spared:
@@ -212,15 +233,16 @@ def _spared_by(other: e.Victim, begun: e.SwapBegun, state: State) -> Spared:
     ours, theirs = _order(other, begun, state), _order(last, begun, state)
     if ours <= theirs:
         return "not needed"
-    names: tuple[Spared, ...] = ("wanted", "busy", "age", "name")
+    names: tuple[Spared, ...] = ("wanted", "busy", "worth" if state.settings.eviction == "worth" else "age", "name")
     return next(name for name, our, their in zip(names, ours, theirs, strict=True) if our != their)
 
 
 def _order(victim: e.Victim, begun: e.SwapBegun, state: State) -> tuple[bool, bool, int, str]:
-    """As the scheduler's `victim_key`: smaller leaves first; a greater age is an older use."""
+    """As the scheduler's `victim_key`: smaller leaves first; a greater age is an older use, a greater worth stays."""
     wanted = begun.why != "forced" and victim.wanted > 0
     busy = state.settings.prefer_idle and victim.in_flight > 0
-    return (wanted, busy, -victim.age_us, victim.model)
+    last = victim.worth if state.settings.eviction == "worth" else -victim.age_us
+    return (wanted, busy, last, victim.model)
 
 
 def _served_by(state: State, models: list[str]) -> list[int]:

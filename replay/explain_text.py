@@ -7,6 +7,7 @@ from replay.explain_time import Moment
 from replay.state_tables import render_state
 from replay.text import aligned, clock, count, duration, listed, time_of_day
 from replay.waits import MEANING
+from router.scheduler.worth import USE
 
 SHOWN = 12
 
@@ -32,12 +33,14 @@ WHY_SWAP: dict[str, str] = {
 }
 
 NO_GRACE = "its turn had come (no grace), and the victims were still wanted or busy"
+ACCRUED = "the requests for its model had waited long enough together, and the victims were still wanted or busy"
 
 SPARED: dict[Spared, str] = {
     "cost": "others leave at a lower cost, or are fewer",
     "wanted": "queued requests wanted it",
     "busy": "it was busy",
     "age": "it was {verb} later",
+    "worth": "it is used more, or takes longer to load",
     "name": "all else equal, its name comes later",
     "not needed": "enough room had been made without it",
 }
@@ -131,7 +134,11 @@ def _attempts(story: RequestStory) -> list[tuple[str, ...]]:
 def swap_text(story: SwapStory) -> str:
     what = f"load {story.target}" if story.target else "unload"
     gpus = f" on GPU {', '.join(map(str, story.gpus))}" if story.gpus else ""
-    why = NO_GRACE if story.why == "grace_over" and not story.grace_us else WHY_SWAP[story.why]
+    why = WHY_SWAP[story.why]
+    if story.why == "grace_over" and story.head_release == "accrued":
+        why = ACCRUED
+    elif story.why == "grace_over" and not story.grace_us:
+        why = NO_GRACE
     why = why.format(grace=duration(story.grace_us), force=duration(story.force_load_us))
     if story.why == "idle" and not story.victims:
         why = "there was room for it"
@@ -142,7 +149,8 @@ def swap_text(story: SwapStory) -> str:
     ]
     if story.cause_rid:
         head = f", {duration(story.head_for_us)} of that as the blocked head" if story.head_for_us else ""
-        lines.append(f"  for request {story.cause_rid}, which had waited {duration(story.waited_us)}{head}")
+        what = "wish" if story.op else "request"
+        lines.append(f"  for {what} {story.cause_rid}, which had waited {duration(story.waited_us)}{head}")
         lines.append(f"  {count(story.queued, 'request')} queued for {story.target} then")
     elif story.op:
         lines.append(f"  for operation {story.op}")
@@ -153,19 +161,32 @@ def swap_text(story: SwapStory) -> str:
 
 
 def _victims(story: SwapStory) -> list[str]:
-    verb = "used" if story.eviction == "lru" else "loaded"
+    verb = "loaded" if story.eviction == "fifo" else "used"
     if not story.victims:
         return ["nobody had to leave"]
-    lines = [f"who left: {_chosen(story, verb)}"]
+    lines = [f"who left: {_chosen(story, verb)}" if story.target else "who left"]
     head = ("model", "queued", "in flight", f"{verb} before", "gpus", "")
-    weighs = story.engine in ("matrix", "capacity")
-    rows = [_candidate(victim, f"left, at a cost of {victim.cost}" if weighs else "left") for victim in story.victims]
-    rows += [_candidate(other, "stayed: " + _spared(other, verb)) for other in story.others]
+    rows = [_candidate(victim, _left(story, victim)) for victim in story.victims]
+    rows += [_candidate(other, "stayed: " + _spared(story, other, verb)) for other in story.others]
     lines.append(aligned(head, rows, indent="  "))
     if story.draining:
         serving = listed([f"request {rid}" for rid in story.draining], 6)
-        lines.append(f"  serving {serving} then; nobody is cut off for a swap")
+        cut = "cut off, for it was by force" if story.by_force else "nobody is cut off for a swap"
+        lines.append(f"  serving {serving} then; {cut}")
     return lines
+
+
+def _left(story: SwapStory, victim: Candidate) -> str:
+    if not story.target:
+        return "left"
+    if story.engine in ("matrix", "capacity"):
+        return f"left, at a cost of {victim.cost}"
+    return f"left, worth {_worth(victim)}" if story.eviction == "worth" else "left"
+
+
+def _worth(candidate: Candidate) -> str:
+    """Uses, decayed, times seconds of load."""
+    return f"{candidate.worth / (USE * 1_000_000):.3g}"
 
 
 def _chosen(story: SwapStory, verb: str) -> str:
@@ -179,12 +200,17 @@ def _chosen(story: SwapStory, verb: str) -> str:
         cut = "; the search was cut short there, and a cheaper one may exist" if story.search_limited else ""
         looked = f"{count(story.nodes, 'partial plan')} looked at"
         return f"the cheapest models that make room in the pools, at a cost of {story.cost} ({looked}{cut})"
+    order = [] if story.why == "forced" else ["unwanted"]  # whoever is forced does not ask who else is wanted
+    order += ["idle"] if story.prefer_idle else []
+    if story.eviction == "worth":
+        return f"the first in the order {', '.join([*order, 'worth least (uses x seconds of load)'])}"
     longest = "longest loaded" if verb == "loaded" else "longest unused"
-    return f"the first in the order unwanted, idle, {longest}"
+    return f"the first in the order {', '.join([*order, longest])}"
 
 
-def _spared(other: Candidate, verb: str) -> str:
-    return SPARED[other.spared_by or "not needed"].format(verb=verb)
+def _spared(story: SwapStory, other: Candidate, verb: str) -> str:
+    worth = f", worth {_worth(other)}" if story.eviction == "worth" and story.engine == "residency" else ""
+    return SPARED[other.spared_by or "not needed"].format(verb=verb) + worth
 
 
 def _candidate(candidate: Candidate, what: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import msgspec
 from eventlog.errors import LogError
 from eventlog.events import Decision, Event, Fact
 from eventlog.reader import read
+from replay.lines import events_segments, first_seq_before
 from replay.past import state_at
 from router.scheduler import State
 
@@ -34,9 +35,27 @@ def explain_time(path: Path, when: str) -> Moment:
     Raises LogError where it is neither, or not in the log.
     """
     seq, until_us = _parsed(when)
+    before, after = _around(path, seq, until_us, _shortly_before(path, seq, until_us))
+    if not before:
+        before, after = _around(path, seq, until_us, 0)
+    if not before:
+        raise LogError(f"the log at {path} begins after {when}")
+    last = before[-1]
+    return Moment(seq=last.seq, at_us=last.at_us, state=state_at(path, last.seq), before=before, after=after)
+
+
+def _shortly_before(path: Path, seq: int, until_us: int) -> int:
+    """Where to begin to read: a segment before the one that has the moment, so that what came before it is shown."""
+    near = seq or first_seq_before(path, until_us)
+    firsts = [segment.first_seq for segment in events_segments(path) if segment.first_seq <= near]
+    return firsts[-2] if len(firsts) > 1 else 0
+
+
+def _around(path: Path, seq: int, until_us: int, from_seq: int) -> tuple[list[Event], list[Event]]:
+    """The events before the moment and those after it, some of each."""
     before: list[Event] = []
     after: list[Event] = []
-    for event in read(path):
+    for event in read(path, from_seq=from_seq):
         if not isinstance(event, Fact | Decision):
             continue
         is_past = event.seq <= seq if seq else event.at_us <= until_us
@@ -48,10 +67,7 @@ def explain_time(path: Path, when: str) -> Moment:
             after.append(event)
         else:
             break
-    if not before:
-        raise LogError(f"the log at {path} begins after {when}")
-    last = before[-1]
-    return Moment(seq=last.seq, at_us=last.at_us, state=state_at(path, last.seq), before=before, after=after)
+    return before, after
 
 
 def _parsed(when: str) -> tuple[int, int]:

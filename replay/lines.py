@@ -38,7 +38,9 @@ def first_seq_before(path: Path, at_us: int) -> int:
     chosen = 0
     for segment in events_segments(path):
         header = read_header(segment)
-        if header is None or (chosen and header.at_us > at_us):
+        if header is None:
+            continue  # damage that whoever reads it will tell of
+        if chosen and header.at_us > at_us:
             break
         chosen = segment.first_seq
     return chosen
@@ -53,7 +55,7 @@ def blocks(path: Path, progress: Callable[[Segment], None] = lambda segment: Non
     after_seq = 0
     for segment in segments:
         progress(segment)
-        scan = Scan(_as_it_is_now(segment))
+        scan = Scan(segment)
         with suppress(FileNotFoundError):
             for lines in scan:
                 yield lines, scan.schema
@@ -61,11 +63,3 @@ def blocks(path: Path, progress: Callable[[Segment], None] = lambda segment: Non
         last = segment is segments[-1]
         if scan.fault and not (last and (scan.incomplete or is_torn_tail(scan))):
             raise LogDamaged(scan.segment.path, scan.end, after_seq, scan.fault)
-
-
-def _as_it_is_now(segment: Segment) -> Segment:
-    """A segment may have been sealed since it was listed."""
-    sealed = segment.path.with_name(segment.path.name + ".gz")
-    if segment.sealed or segment.path.exists():
-        return segment
-    return Segment(segment.stream, segment.first_seq, sealed)

@@ -19,7 +19,9 @@ def state_at(path: Path, seq: int) -> State:
     Reads from the nearest checkpoint before it on, or from the start of its run. Raises LogError where the log has
     neither, and LogDamaged.
     """
-    state: State | None = None
+    state = _checkpoint_after(path, seq)
+    if state is not None:
+        return state
     for event in read(path, from_seq=_nearest_checkpoint(path, seq), to_seq=seq):
         match event:
             case SegmentOpened(state=raw) if raw and state is None:
@@ -31,6 +33,15 @@ def state_at(path: Path, seq: int) -> State:
     if state is None:
         raise LogError(f"no state is known at seq {seq}: the log at {path} has no checkpoint and no start before it")
     return state
+
+
+def _checkpoint_after(path: Path, seq: int) -> State | None:
+    """The state that a segment opens with right behind `seq`: the first one of a log that retention has cut, say."""
+    for segment in events_segments(path):
+        if segment.first_seq == seq + 1:
+            header = read_header(segment)
+            return restore(header.state) if header is not None and header.state else None
+    return None
 
 
 def _nearest_checkpoint(path: Path, seq: int) -> int:

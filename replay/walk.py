@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eventlog.events import Decision, Fact, RouterStarted
+from eventlog.events import Decision, Fact, RouterStarted, SegmentOpened
 from eventlog.reader import read
 from replay.lines import blocks, type_of
 from replay.past import state_at
-from router.scheduler import State, fold
+from router.scheduler import State, fold, restore
 
 
 @dataclass
@@ -24,11 +24,19 @@ class Step:
 
 
 def steps(path: Path, from_seq: int) -> Iterator[Step]:
-    """The steps from the fact `from_seq` on. Raises LogError where no state is known there, and LogDamaged."""
+    """The steps from the fact `from_seq` on. Raises LogError where no state is known there, and LogDamaged.
+
+    Each checkpoint on the way is taken as the state: behind a hole that a repair has left, nothing else is known.
+    """
     state: State | None = None
     step: Step | None = None
     for event in read(path, from_seq=from_seq):
-        if isinstance(event, Fact):
+        if isinstance(event, SegmentOpened) and event.state:
+            if step is not None:
+                yield step
+                step = None
+            state = restore(event.state)
+        elif isinstance(event, Fact):
             if step is not None:
                 yield step
             if state is None:

@@ -10,6 +10,8 @@ import pytest
 
 from eventlog import events as e
 from eventlog.errors import LogError
+from eventlog.repair import repair
+from eventlog.segments import list_segments
 from eventlog.settings import KeySettings, ModelSettings
 from replay.explain import SwapStory, explain_request, explain_swap, explain_time
 from replay.explain_text import swap_text
@@ -94,6 +96,16 @@ def test_a_request_for_a_model_that_leaves_says_for_whom(tmp_path: Path) -> None
     assert story.waits[0].swap == 2
 
 
+def test_a_request_for_a_model_that_is_unloaded_is_not_said_to_wait_for_another(tmp_path: Path) -> None:
+    with Recording(tmp_path, manners=Manners(stop_s=(2.0, 2.0))) as world:
+        world.arrives(0.0, "A", service_s=4.0)
+        world.fact_at(7.0, e.AdminUnload(op=1, model="A"))
+        world.arrives(8.0, "A")
+        world.run()
+
+    assert reasons(tmp_path, 2) == [("unload", 4.0), ("load", 6.0)]
+
+
 def test_a_claim_of_an_earlier_request_is_named(tmp_path: Path) -> None:
     """Both need the GPU that A has: the first in line claims it."""
     models = {**THREE, "D": ModelSettings(gpus=(0,))}
@@ -161,6 +173,61 @@ def test_a_crash_is_two_attempts_and_two_waits(tmp_path: Path) -> None:
     assert [attempt.end for attempt in story.attempts] == ["as drawn", "as drawn"]
     assert [attempt.rule for attempt in story.attempts][1] == "alone"
     assert (story.outcome, story.status, story.code) == ("failed", 502, "upstream_crashed")
+
+
+def test_who_runs_alone_and_who_waits_for_that_are_not_told_that_all_slots_are_taken(tmp_path: Path) -> None:
+    """Request 1 was there when the process died; the next one has four slots, and it has them for itself."""
+    with Recording(tmp_path, manners=Manners(slots=(4, 4), begun=0.0)) as world:
+        world.arrives(0.0, "A", service_s=10.0)
+        world.run_until(8.0)
+        world._do(e.UpstreamLost(rid=1, replica="A#0.1"), e.ReplicaAnswered(replica="A#0.1"))
+        world.arrives(8.5, "A", service_s=3.0)
+        world.run()
+    assert [wait.what for wait in explain_request(tmp_path, 2).waits] == ["company"]
+    assert explain_request(tmp_path, 2).waits[0].by == ["rid:1"]
+
+    other = tmp_path / "other"
+    with Recording(other, manners=Manners(slots=(4, 4), begun=0.0)) as world:
+        world.arrives(0.0, "A", service_s=10.0)
+        world.arrives(0.0, "A", service_s=5.0)
+        world.run_until(8.0)
+        world._do(e.UpstreamLost(rid=1, replica="A#0.1"), e.ReplicaAnswered(replica="A#0.1"))
+        world.run()
+    assert [wait.what for wait in explain_request(other, 1).waits] == ["load", "alone"]
+    assert explain_request(other, 1).waits[-1].by == ["rid:2"]
+
+
+def test_the_first_event_of_a_log_that_retention_has_cut_is_explained(tmp_path: Path) -> None:
+    """Its state is the checkpoint that the log begins with."""
+    with Recording(tmp_path) as world:
+        world.arrives(0.0, "A")
+        world.run_until(10.0)
+        world.writer._roll_at = 1
+        assert world.writer.roll_if_due()
+        world.arrives(11.0, "B")
+        world.run()
+    list_segments(tmp_path, "events")[0].path.unlink()
+
+    assert reasons(tmp_path, 2) == [("load", 6.0)]
+    assert explain_swap(tmp_path, 2).target == "B"
+
+
+def test_a_story_goes_over_the_hole_that_a_repair_has_left(tmp_path: Path) -> None:
+    """Request 1 was being served before it and is gone behind it: how it ended nobody knows, and all else is told."""
+    with Recording(tmp_path) as world:
+        world.arrives(0.0, "A", service_s=5.0)
+        world.run_until(8.0)
+        for until_s in (60.0, 100.0):
+            world.writer._roll_at = 1
+            assert world.writer.roll_if_due()
+            world.arrives(20.0 if until_s == 60.0 else 70.0, "B", service_s=2.0)
+            world.run_until(until_s)
+    list_segments(tmp_path, "events")[1].path.unlink()
+    repair(tmp_path)
+
+    assert explain_request(tmp_path, 1).outcome == "open"
+    assert explain_swap(tmp_path, 1).outcome == "done"
+    assert explain_request(tmp_path, 3).outcome == "finished"
 
 
 @pytest.mark.parametrize(
@@ -345,6 +412,54 @@ def test_fifo_goes_by_the_load(tmp_path: Path) -> None:
     assert spared(tmp_path, 3) == {"B": "age"}
 
 
+def test_eviction_by_worth_is_told_in_its_own_terms(tmp_path: Path) -> None:
+    """B was used last and leaves all the same: A was used twice. Its age says nothing then."""
+    models = {**THREE, "D": ModelSettings(gpus=(0,))}
+    settings = msgspec.structs.replace(SETTINGS, models=models, max_models_per_gpu=2, eviction="worth")
+    with Recording(tmp_path, settings) as world:
+        for at_s, model in ((0.0, "A"), (8.0, "A"), (10.0, "B"), (30.0, "D")):
+            world.arrives(at_s, model)
+        world.run()
+
+    story = explain_swap(tmp_path, 3)
+    text = swap_text(story)
+
+    assert [victim.model for victim in story.victims] == ["B"]
+    assert spared(tmp_path, 3) == {"A": "worth"}
+    assert "who left: the first in the order unwanted, idle, worth least (uses x seconds of load)" in text
+    assert "used before" in text
+    assert "left, worth 5.9" in text
+    assert "stayed: it is used more, or takes longer to load, worth 11.8" in text
+
+
+def test_a_forced_load_does_not_claim_to_have_asked_who_is_wanted(tmp_path: Path) -> None:
+    settings = msgspec.structs.replace(
+        SETTINGS, head_grace_us=900 * SECOND, force_load_us=5 * SECOND, prefer_idle=False
+    )
+    with Recording(tmp_path, settings) as world:
+        world.arrives(0.0, "A", service_s=20.0)
+        world.arrives(7.0, "B")
+        world.run()
+
+    story = explain_swap(tmp_path, 2)
+
+    assert story.why == "forced"
+    assert "who left: the first in the order longest unused" in swap_text(story)
+
+
+def test_a_release_by_accrued_waiting_is_not_said_to_be_a_matter_of_grace(tmp_path: Path) -> None:
+    settings = msgspec.structs.replace(SETTINGS, head_release="accrued")
+    with Recording(tmp_path, settings) as world:
+        world.arrives(0.0, "A", service_s=60.0)
+        world.arrives(7.0, "B")
+        world.run()
+
+    story = explain_swap(tmp_path, 2)
+
+    assert (story.why, story.grace_us) == ("grace_over", 0)
+    assert "why then: the requests for its model had waited long enough together" in swap_text(story)
+
+
 def test_what_a_swap_cost_and_whom_it_served(tmp_path: Path) -> None:
     """B's load waits for A's request, serves two, and then B leaves for A again."""
     with Recording(tmp_path, manners=Manners(stop_s=(0.5, 0.5))) as world:
@@ -407,6 +522,28 @@ def test_an_unload_has_no_target(tmp_path: Path) -> None:
 
     assert (story.target, story.why, story.outcome) == ("", "unload", "done")
     assert [victim.model for victim in story.victims] == ["A"]
+    assert "the first in the order" not in swap_text(story)
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_who_is_cut_off_by_an_unload_is_said(tmp_path: Path, force: bool) -> None:
+    with Recording(tmp_path) as world:
+        world.arrives(0.0, "A", service_s=20.0)
+        world.fact_at(10.0, e.AdminUnload(op=1, model="A", force=force))
+        world.run()
+
+    said = swap_text(explain_swap(tmp_path, 2))
+
+    assert ("serving request 1 then; cut off, for it was by force" in said) == force
+    assert ("nobody is cut off for a swap" in said) != force
+
+
+def test_a_wish_is_not_called_a_request(tmp_path: Path) -> None:
+    with Recording(tmp_path) as world:
+        world.fact_at(0.0, e.LoadWished(op=world.next_op(), rid=world.next_rid(), model="A"))
+        world.run()
+
+    assert "for wish 1, which had waited" in swap_text(explain_swap(tmp_path, 1))
 
 
 # --- moments --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from eventlog import events as e
 from eventlog.settings import ModelSettings, SchedulerSettings
 from replay.alternatives import changed, differences
 from replay.costs import Costs, ModelCosts, Phase, with_costs
+from replay.explain import explain_request
 from replay.fit import fit
 from replay.recorded import read_recording
 from replay.simulate import load_source, run_once, simulate
@@ -81,6 +82,17 @@ def test_a_setting_that_was_tried_is_said_as_config_json_says_it() -> None:
     other = changed(settings, [KEEP, "promptCache.keepMaxHoldSeconds=0.5"])
     assert differences(settings, other) == [KEEP, "promptCache.keepMaxHoldSeconds=0.5"]
     assert all(model.cache_shape for model in other.models.values())
+
+
+def test_saves_and_restores_are_told_as_what_a_request_waits_for(tmp_path: Path) -> None:
+    """Not as work of the models that leave, and not as slots that are taken: nobody works then."""
+    workload = conversations()
+    workload = msgspec.structs.replace(workload, settings=changed(workload.settings, [KEEP]))
+    world = RecordingWorld(workload, TRUTH)
+    world.run()
+    world.write(tmp_path)
+    reasons = {wait.what for rid in range(1, 17) for wait in explain_request(tmp_path, rid).waits}
+    assert reasons == {"load", "save", "stop", "restore"}
 
 
 def test_a_log_of_a_run_that_kept_caches_verifies_and_tells_what_they_cost(tmp_path: Path) -> None:
