@@ -32,7 +32,7 @@ NEXT_SHOWN = 200
 
 Hurt = Literal["cut off", "sent again", "failed", "delayed", "refused"]
 """cut off: its answer had begun; sent again: it had not, and went back to its place; failed, delayed: it waited for the
-model; refused: it came while the model was cooling down."""
+model; refused: it came while the model was cooling down, or the router stopped."""
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,10 +100,13 @@ class Victim(msgspec.Struct, kw_only=True):
     rid: int
     how: Hurt
     for_us: int
-    """From the incident, or from its arrival if that was later, until it ran (again) or had its error."""
+    """From the incident, or from its arrival if that was later, until it ran (again) or had its error, or until
+    nothing more is known of it."""
     key: str = ""
     client: str = ""
     outcome: str = "open"
+    """finished, cancelled, failed with its status, lost with the router; open, running: it waited or ran when the log,
+    or what was looked at of it, ended."""
     code: str = ""
 
 
@@ -164,6 +167,9 @@ class _Story:
         self.down_us = -1
         self._waiting: set[int] = set()
         """Hurt requests that have not run or ended yet."""
+        self._open: set[int] = set()
+        """Hurt requests that have not ended yet."""
+        self._hurt_since_us: dict[int, int] = {}
 
     def read(self) -> None:
         incident = self.incident
@@ -257,23 +263,36 @@ class _Story:
             self.down_us = 0
         for request in state.requests.values():
             if request.model == incident.model and not request.replica and not request.op and self.down_us:
-                self._is_hurt(request.rid, "delayed", request.key)
+                self._is_hurt(request.rid, "delayed", request.key, arrived_us=request.arrived_us)
         for served in self.served:
             self._is_hurt(served.rid, "cut off", served.key)
-        until_us = incident.at_us + AFTER_US
+        until_us = last_us = incident.at_us
+        until_us += AFTER_US
+        is_over = False
         for event in read(self.path, from_seq=began):
-            if event.at_us > until_us or isinstance(event, e.RouterStarted):
+            if event.at_us > until_us:
+                last_us = until_us
                 break
-            self._follow(event)
+            if isinstance(event, e.RouterStarted):
+                self._lose_the_rest()
+                break
+            last_us = max(last_us, event.at_us)
+            if is_over:
+                self._note_end(event)
+            else:
+                self._follow(event)
             if event.seq > incident.seq and not self._waiting and self.down_us >= 0 and not event.cause:
+                is_over = True  # of those who run again, only the end is still to be told
+            if is_over and not self._open:
                 break
-        for victim in self.hurt.values():
-            if victim.for_us < 0:
-                victim.for_us = until_us - incident.at_us
+        for rid in sorted(self._waiting):
+            self._relieve(rid, last_us)
 
-    def _is_hurt(self, rid: int, how: Hurt, key: str, client: str = "") -> None:
+    def _is_hurt(self, rid: int, how: Hurt, key: str, client: str = "", arrived_us: int = 0) -> None:
         self.hurt[rid] = Victim(rid=rid, how=how, for_us=-1, key=key, client=client)
+        self._hurt_since_us[rid] = max(self.incident.at_us, arrived_us)
         self._waiting.add(rid)
+        self._open.add(rid)
 
     def _follow(self, event: e.Event) -> None:
         incident = self.incident
@@ -283,14 +302,14 @@ class _Story:
         match event:
             case e.RequestArrived():
                 if event.model == incident.model and self.down_us < 0:
-                    self._is_hurt(rid, "delayed", event.key, event.client)
+                    self._is_hurt(rid, "delayed", event.key, event.client, event.arrived_us)
                 is_next = False
             case e.RequestHeld() | e.TimerSet() | e.TimerCancelled():
                 is_next = False
             case e.ReplicaReady():
                 is_next = self._is_of_model(event.replica)
                 if is_next and self.down_us < 0:
-                    self.down_us = event.at_us - incident.at_us
+                    self.down_us = max(0, event.at_us - incident.at_us)
             case e.ReplicaSpawned():
                 is_next = False
             case e.RequestDispatched():
@@ -301,30 +320,55 @@ class _Story:
             case e.RequestRequeued() if rid in self.hurt:
                 is_next = True
                 self.hurt[rid].how = "sent again"
+                self.hurt[rid].outcome = "open"
                 self._waiting.add(rid)
-                self.hurt[rid].for_us = -1
             case e.RequestFailed() if rid in self.hurt:
                 is_next = True
                 victim = self.hurt[rid]
                 if victim.how == "delayed":
                     victim.how = "refused" if event.code == "model_cooling_down" else "failed"
-                self._relieve(rid, event.at_us)
-                victim.outcome, victim.code = f"failed {event.status}", event.code
+            case e.RequestRejected() if rid in self.hurt:
+                is_next = True
+                self.hurt[rid].how = "refused"
             case e.RequestFinished() | e.RequestCancelled() if rid in self.hurt:
                 is_next = rid in self._waiting
-                self._relieve(rid, event.at_us)
-                self.hurt[rid].outcome = "finished" if isinstance(event, e.RequestFinished) else "cancelled"
+        self._note_end(event)
         if (is_next and event.seq >= incident.seq) or (is_next and rid in self.hurt):
             self._note_next(event)
+
+    def _note_end(self, event: e.Event) -> None:
+        """What became of those who were hurt."""
+        rid = getattr(event, "rid", 0)
+        if rid not in self._open:
+            return
+        code = ""
+        match event:
+            case e.RequestFailed():
+                outcome, code = f"failed {event.status}", event.code
+            case e.RequestRejected():
+                outcome, code = f"rejected {event.status}", event.code
+            case e.RequestFinished():
+                outcome = "finished" if event.status < 400 else f"finished {event.status}"
+            case e.RequestCancelled():
+                outcome = "cancelled"
+            case _:
+                return
+        self._relieve(rid, event.at_us)
+        self._open.discard(rid)
+        self.hurt[rid].outcome, self.hurt[rid].code = outcome, code
+
+    def _lose_the_rest(self) -> None:
+        """The router itself ended under them."""
+        for rid in self._open:
+            self.hurt[rid].outcome = "lost"
 
     def _is_of_model(self, replica: str) -> bool:
         return replica.rpartition("#")[0] == self.incident.model
 
     def _relieve(self, rid: int, at_us: int) -> None:
-        victim = self.hurt.get(rid)
-        if victim is not None and rid in self._waiting:
+        if rid in self._waiting:
             self._waiting.discard(rid)
-            victim.for_us = max(0, at_us - self.incident.at_us)
+            self.hurt[rid].for_us = max(0, at_us - self._hurt_since_us[rid])
 
     def _note_next(self, event: e.Event) -> None:
         fields: dict[str, Any] = msgspec.to_builtins(event)

@@ -11,6 +11,7 @@ from replay.postmortem import MemorySample, Next, Postmortem, Served, Victim
 from replay.text import aligned, clock, count, duration, listed, time_of_day
 
 KINDS = {"crash": "crash", "load_failure": "failed load", "stall": "stall"}
+STILL = {"open": "still waiting", "running": "still running", "lost": "lost: the router ended"}
 LINES_SHOWN = 15
 ROWS_SHOWN = 15
 
@@ -185,7 +186,8 @@ def _hurt(victims: Sequence[Victim]) -> list[str]:
 
 
 def hurt_row(victim: Victim) -> tuple[str, ...]:
-    end = f"{victim.outcome}, {victim.code}" if victim.code else victim.outcome
+    end = STILL.get(victim.outcome, victim.outcome)
+    end = f"{end}, {victim.code}" if victim.code else end
     lasted = duration(victim.for_us) if victim.for_us else "at once"
     return (str(victim.rid), victim.how, lasted, victim.key, end)
 

@@ -38,14 +38,14 @@ DROPPED_FIELDS = frozenset(
     ("address", "argv_hash", "effective", "error", "fingerprint", "llama_server", "model_path", "prefix", "uuid")
 )
 """They say too much, or nothing to others."""
-MAPS = frozenset(("keys", "models", "processes"))
+MAPS = frozenset(("capacities", "groups", "keys", "matrix_evict_costs", "models", "pools", "processes"))
 """Fields that hold a dict whose keys are names."""
 
 TEXT_MAX = 300
 _SHORTEST_NAME = 3
 """A shorter name is not looked for in sentences: "a" is also a word."""
 _REPLICA = re.compile(r"(.+)#(\d+\.\d+)")
-_HARMLESS = re.compile(r"\d+|rid:\d+|GPU \d+(, GPU \d+)*|this machine|queue|router")
+_HARMLESS = re.compile(r"\d+|rid:\d+|GPU \d+(, GPU \d+)*|SIGKILL|this machine|queue|router")
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 """Without leading zeros: llama-server's time in front of a line is no address."""
 _TAKEN_OUT = (

@@ -1,20 +1,23 @@
 """The story of a crash, from the log alone: what ran, who was served, what was seen before, who was hurt."""
 
 import json
+import typing
 import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from eventlog import events as e
 from eventlog.errors import LogError
-from eventlog.settings import ModelSettings
+from eventlog.settings import GroupSettings, ModelSettings
 from replay.incidents import incidents
 from replay.postmortem import Postmortem, postmortem
 from replay.postmortem_html import postmortem_html
 from replay.postmortem_text import postmortem_text
+from replay.pseudonyms import DROPPED_FIELDS, MAPS
 from router.cli import main
 from tests.replay.recording import SETTINGS, Recording
 from tests.scheduler.shell import SECOND, START_US
@@ -43,7 +46,7 @@ class Diary(Recording):
         self._do(e.ReplicaCrashed(replica=replica, last_lines=LINES, **{**crash, **fields}))  # type: ignore[arg-type]
 
 
-def an_evening(folder: Path) -> None:
+def an_evening(folder: Path, until_s: float | None = None) -> None:
     """A's only process works on three requests and a fourth one waits, when it dies at 10 s; C serves beside it."""
     models = {"A": ModelSettings(gpus=(0,)), "C": ModelSettings(gpus=(1,))}
     settings = msgspec.structs.replace(SETTINGS, models=models)
@@ -73,7 +76,10 @@ def an_evening(folder: Path) -> None:
         world.notes(e.LogLine(level="error", text="slot 2: context is full", replica="A#0.1"))
         world.dies("A#0.1")
         world.arrives(12.0, "A", service_s=1.0, key="bob")
-        world.run()
+        if until_s is None:
+            world.run()
+        else:
+            world.run_until(until_s)
 
 
 @pytest.fixture
@@ -168,14 +174,54 @@ def test_it_says_what_the_scheduler_did_next(story: Postmortem) -> None:
 
 
 def test_it_says_who_was_hurt_and_for_how_long(story: Postmortem) -> None:
-    """Two were cut off at once, one was sent again when the model was back, one had waited, one came meanwhile."""
+    """Two were cut off at once, one was sent again when the model was back, one had waited, one came meanwhile.
+
+    The one that was sent again has the process for itself until 76 s; who came at 12 s has waited since then.
+    """
     hurt = {victim.rid: (victim.how, victim.for_us / SECOND, victim.code) for victim in story.hurt}
 
     assert hurt[1] == hurt[3] == ("cut off", 0.0, "upstream_crashed")
     assert hurt[2] == ("sent again", 6.0, "")
-    assert hurt[4][0] == "delayed"
-    assert hurt[6][0] == "delayed"
+    assert hurt[4] == ("delayed", 66.0, "")
+    assert hurt[6] == ("delayed", 64.0, "")
     assert 5 not in hurt
+
+
+def test_it_says_how_it_ended_for_each_of_them(story: Postmortem) -> None:
+    """Also for those who ran again: to their end, although nothing else is told of that time."""
+    assert {victim.rid: victim.outcome for victim in story.hurt} == {
+        1: "failed 502",
+        2: "finished",
+        3: "failed 502",
+        4: "finished",
+        6: "finished",
+    }
+    assert "RequestFinished" not in [step.type for step in story.next]
+
+
+def test_what_is_not_over_when_the_log_ends_is_told_as_far_as_it_goes(tmp_path: Path) -> None:
+    """The last thing that is known is the arrival of request 6 at 12 s; one that runs is not said to have ended."""
+    an_evening(tmp_path, until_s=12.0)
+
+    story = postmortem(tmp_path, 1)
+
+    hurt = {victim.rid: (victim.outcome, victim.for_us / SECOND) for victim in story.hurt}
+    assert (hurt[2], hurt[4], hurt[6]) == (("open", 2.0), ("open", 2.0), ("open", 0.0))
+    assert "still waiting" in postmortem_text(story)
+    later = tmp_path / "later"
+    an_evening(later, until_s=20.0)
+    assert {victim.rid: victim.outcome for victim in postmortem(later, 1).hurt}[2] == "running"
+    assert "still running" in postmortem_text(postmortem(later, 1))
+
+
+def test_who_is_lost_with_the_router_afterwards_is_told(tmp_path: Path) -> None:
+    an_evening(tmp_path, until_s=20.0)
+    with Diary(tmp_path):
+        pass
+
+    hurt = {victim.rid: victim.outcome for victim in postmortem(tmp_path, 1).hurt}
+
+    assert (hurt[1], hurt[2], hurt[4]) == ("failed 502", "lost", "lost")
 
 
 def test_if_another_replica_serves_on_nobody_waits_for_a_load(tmp_path: Path) -> None:
@@ -370,8 +416,10 @@ def test_the_page_is_whole_and_needs_nothing_from_elsewhere(story: Postmortem) -
 def test_a_bundle_says_nothing_about_anybody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither models, keys, clients, conversations nor paths; numbers, times and causes are all there."""
     log = tmp_path / "log"
-    models = {"secret-7b": ModelSettings(gpus=(0,)), "C": ModelSettings(gpus=(1,))}
-    with Diary(log, msgspec.structs.replace(SETTINGS, models=models)) as world:
+    models = {"secret-7b": ModelSettings(gpus=(0,), capacities={"vault": 1}), "C": ModelSettings(gpus=(1,))}
+    rules = {"groups": {"cabal": GroupSettings(members=("secret-7b",))}, "matrix_evict_costs": {"secret-7b": 3}}
+    settings = msgspec.structs.replace(SETTINGS, models=models, pools={"vault": 9}, **rules)
+    with Diary(log, settings) as world:
         world.arrives(0.0, "secret-7b", service_s=60.0, key="ann", client="ann-laptop", conversation="talk-77")
         world.run_until(8.0)
         world.notes(
@@ -385,7 +433,7 @@ def test_a_bundle_says_nothing_about_anybody(tmp_path: Path, capsys: pytest.Capt
         files = {name: bundle.read(name).decode() for name in bundle.namelist()}
     assert sorted(files) == ["README.txt", "events.ndjson", "report.html", "report.json"]
     for text in files.values():
-        for secret in ("secret-7b", "ann", "talk-77", "/home", "192.168", "my prompt"):
+        for secret in ("secret-7b", "ann", "talk-77", "/home", "192.168", "my prompt", "vault", "cabal"):
             assert secret not in text.replace("channel", "")
     events = [json.loads(line) for line in files["events.ndjson"].splitlines()]
     crash = next(event for event in events if event["type"] == "ReplicaCrashed")
@@ -395,6 +443,28 @@ def test_a_bundle_says_nothing_about_anybody(tmp_path: Path, capsys: pytest.Capt
     assert "GGML_ASSERT(n > 0) failed" in crash["last_lines"]
     report = json.loads(files["report.json"])
     assert report["incident"]["replica"] == crash["replica"]
+
+
+def test_whatever_goes_by_name_in_an_event_is_known_to_a_bundle() -> None:
+    """A field that holds values by the names of somebody's models, pools or keys hides these names, or is left out."""
+    seen: set[object] = set()
+    maps: set[str] = set()
+
+    def look(hint: Any, field: str) -> None:
+        if typing.get_origin(hint) is dict and typing.get_args(hint)[0] is str:
+            maps.add(field)
+        for inner in typing.get_args(hint):
+            look(inner, field)
+        if isinstance(hint, type) and issubclass(hint, msgspec.Struct) and hint not in seen:
+            seen.add(hint)
+            for name, each in typing.get_type_hints(hint).items():
+                look(each, name)
+
+    for kind in e.ALL:
+        if kind is not e.MetricsSampled:  # never in a bundle
+            look(kind, "")
+    assert len(maps) > 5
+    assert maps <= MAPS | DROPPED_FIELDS
 
 
 def test_equal_names_are_equal_in_one_bundle_and_not_in_two(tmp_path: Path) -> None:
@@ -479,6 +549,18 @@ def test_a_crash_can_be_named_by_its_seq(tmp_path: Path, capsys: pytest.CaptureF
     assert "no crash with the seq #1" in capsys.readouterr().err
     assert main(["postmortem", str(tmp_path), "--crash", "last"]) == 1
     assert "--crash last: expected a number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--html", "--bundle"])
+def test_a_file_that_cannot_be_written_is_told_in_one_line(
+    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    an_evening(tmp_path / "log")
+
+    assert main(["postmortem", str(tmp_path / "log"), "--crash", "1", option, str(tmp_path / "no" / "file")]) == 1
+    error = capsys.readouterr().err
+    assert str(tmp_path / "no" / "file") in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize("option", [["--html", "x.html"], ["--bundle", "x.zip"]])
