@@ -7,6 +7,7 @@ Only what the scheduler sees can be tried; how long the world takes is the world
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, get_args
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from eventlog.settings import Engine, GroupSettings, MatrixSet, ModelSettings, SchedulerSettings
 from replay.workload import WorkloadError
 from router.scheduler.matrix_language import expand
+from router.scheduler.state import GPUS_MAX
 
 
 @dataclass(frozen=True)
@@ -24,15 +26,18 @@ class _Named:
     shown: Callable[[Any], str] = str
 
 
+_MOST = 2**31 - 1
+
+
 def _us(text: str) -> int:
     value = float(text)
-    if value < 0:
+    if not 0 <= value <= _MOST:
         raise ValueError
     return round(value * 1_000_000)
 
 
 def _shown_s(us: int) -> str:
-    return f"{us / 1_000_000:g}"
+    return f"{us / 1_000_000:.6f}".rstrip("0").rstrip(".")
 
 
 def _flag(text: str) -> bool:
@@ -43,9 +48,9 @@ def _shown_flag(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _count(least: int) -> Callable[[str], int]:
+def _count(least: int, most: int = _MOST) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if int(text) < least:
+        if not least <= int(text) <= most:
             raise ValueError
         return int(text)
 
@@ -57,7 +62,7 @@ def _one_of(*words: str) -> Callable[[str], str]:
 
 
 def _gpus(text: str) -> tuple[int, ...]:
-    return tuple(sorted({_count(0)(part) for part in text.split("+")}))
+    return tuple(sorted({_count(0, GPUS_MAX - 1)(part) for part in text.split("+")}))
 
 
 def _json(kind: Any) -> Callable[[str], Any]:
@@ -88,11 +93,11 @@ def _shown_cost(value: int | None) -> str:
 
 
 _SETS = "routing.router.settings.matrix.sets"
-_SECONDS = "seconds, 0 or more"
+_SECONDS = "seconds, 0 or more and no more than 68 years"
 _FLAG = "true or false"
 
 SETTINGS: dict[str, _Named] = {
-    "NUM_GPUS": _Named("gpus", _count(1), "a whole number of 1 or more"),
+    "NUM_GPUS": _Named("gpus", _count(1, GPUS_MAX), f"a whole number from 1 to {GPUS_MAX}"),
     "MAX_MODELS_PER_GPU": _Named("max_models_per_gpu", _count(1), "a whole number of 1 or more"),
     "EVICTION_POLICY": _Named("eviction", _one_of("lru", "fifo", "worth"), "lru, fifo or worth"),
     "EVICT_PREFER_IDLE": _Named("prefer_idle", _flag, _FLAG, _shown_flag),
@@ -128,8 +133,8 @@ SETTINGS: dict[str, _Named] = {
 
 MODEL_SETTINGS: dict[str, _Named] = {
     "replicas": _Named("replicas", _count(1), "a whole number of 1 or more"),
-    "gpus": _Named("gpus", _gpus, "numbers of GPUs joined by +, such as 0+1"),
-    "priority": _Named("priority", int, "a whole number"),
+    "gpus": _Named("gpus", _gpus, f"numbers of GPUs below {GPUS_MAX} joined by +, such as 0+1"),
+    "priority": _Named("priority", _count(-1_000_000, 1_000_000), "a whole number from -1000000 to 1000000"),
     "ttl": _Named("ttl_us", _us, _SECONDS, _shown_s),
     "persistent": _Named("persistent", _flag, _FLAG, _shown_flag),
     "capacities": _Named(
@@ -139,34 +144,61 @@ MODEL_SETTINGS: dict[str, _Named] = {
 }
 """As KEY.MODEL; `KEY.*` for every model."""
 
+_ENTRY_KEYS = {"replicas": "num_instance"}
+"""What config.json calls them in a model's entry, where that is another name."""
+
 
 def changed(settings: SchedulerSettings, sets: Sequence[str]) -> SchedulerSettings:
     """These settings with each `KEY=VALUE` applied, in order. Raises WorkloadError."""
-    engine = settings.engine
+    after = change_of(settings, sets)(settings)
+    _check_rules(after, sets)
+    return after
+
+
+def change_of(settings: SchedulerSettings, sets: Sequence[str]) -> Callable[[SchedulerSettings], SchedulerSettings]:
+    """What each `KEY=VALUE` makes of these settings, and of what a reload makes of them: a model that is not there any
+    more has nothing to be changed. Raises WorkloadError."""
+    changes: list[tuple[str, dict[str, Any]]] = []
+    """A model, `*` for each of them or "" for none, and the fields that are changed."""
     for text in sets:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals:
             raise WorkloadError(f"--set {text}: expected KEY=VALUE, such as QUEUE_HEAD_GRACE=30")
         kind, dot, model = key.partition(".")
         if dot and kind in MODEL_SETTINGS:
-            settings = _change_models(settings, model, MODEL_SETTINGS[kind], text, value)
+            if model != "*" and model not in settings.models:
+                there = ", ".join(settings.models)
+                raise WorkloadError(f"--set {text}: there is no model {model!r}; there are {there}")
+            named = MODEL_SETTINGS[kind]
+            changes.append((model, {named.field: _read(named, text, value)}))
         elif key in SETTINGS:
             named = SETTINGS[key]
             read = _read(named, text, value)
-            if key == _SETS:
-                read = _sets(settings, text, read)
-            settings = msgspec.structs.replace(settings, **{named.field: read})
+            changes.append(("", {named.field: _sets(settings, text, read) if key == _SETS else read}))
         else:
             known = [*SETTINGS, *(f"{name}.MODEL" for name in MODEL_SETTINGS)]
             near = get_close_matches(key, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
             raise WorkloadError(f"--set {text}: there is no setting {key} that a simulation knows; {hint}")
-    if settings.engine != engine and not any(text.startswith("MAX_MODELS_PER_GPU") for text in sets):
+    return partial(_apply, changes)
+
+
+def _apply(changes: Sequence[tuple[str, dict[str, Any]]], settings: SchedulerSettings) -> SchedulerSettings:
+    engine = settings.engine
+    for model, fields in changes:
+        if model:
+            models = {
+                name: _changed_model(old, fields) if model in ("*", name) else old
+                for name, old in settings.models.items()
+            }
+            settings = msgspec.structs.replace(settings, models=models)
+        else:
+            settings = msgspec.structs.replace(settings, **fields)
+    if settings.engine != engine and not any("max_models_per_gpu" in fields for _, fields in changes):
         # As when config.json says nothing of the cap: it is the rule of one engine, and none of the others'.
         settings = msgspec.structs.replace(settings, max_models_per_gpu=int(settings.engine == "residency"))
     if settings.keep_caches:
         settings = _with_shapes(settings)
-    _check_rules(settings, sets)
     used = [gpu for model in settings.models.values() for gpu in model.gpus]
     if used and max(used) >= settings.gpus:
         settings = msgspec.structs.replace(settings, gpus=max(used) + 1)
@@ -206,16 +238,6 @@ def _check_rules(settings: SchedulerSettings, sets: Sequence[str]) -> None:
                 raise WorkloadError(f"{said}: {name!r} takes of {pool!r}, which is no pool")
 
 
-def _change_models(settings: SchedulerSettings, model: str, named: _Named, text: str, value: str) -> SchedulerSettings:
-    if model != "*" and model not in settings.models:
-        raise WorkloadError(f"--set {text}: there is no model {model!r}; there are {', '.join(settings.models)}")
-    fields = {named.field: _read(named, text, value)}
-    models = {
-        name: _changed_model(old, fields) if model in ("*", name) else old for name, old in settings.models.items()
-    }
-    return msgspec.structs.replace(settings, models=models)
-
-
 def _changed_model(old: ModelSettings, fields: dict[str, Any]) -> ModelSettings:
     if fields.keys() & {"replicas", "gpus"}:
         fields = {**fields, "replica_gpus": (), "mask": ()}  # where each replica goes was said for the old number
@@ -225,7 +247,7 @@ def _changed_model(old: ModelSettings, fields: dict[str, Any]) -> ModelSettings:
 def _read(named: _Named, text: str, value: str) -> Any:
     try:
         return named.read(value)
-    except (ValueError, KeyError, msgspec.DecodeError) as error:
+    except (ValueError, KeyError, OverflowError) as error:
         raise WorkloadError(f"--set {text}: {value!r} is not {named.right}") from error
 
 
@@ -269,26 +291,23 @@ def told(settings: SchedulerSettings) -> str:
 def config_lines(settings: SchedulerSettings, sets: Sequence[str]) -> str:
     """What to paste into config.json to have these settings."""
     router: dict[str, Any] = {}
-    routing: dict[str, Any] = {}
     models: dict[str, dict[str, Any]] = {}
+    parts: dict[str, Any] = {}
     for text in sets:
         key, _, value = text.partition("=")
         kind, dot, model = key.partition(".")
         if dot and kind in MODEL_SETTINGS:
             names = list(settings.models) if model == "*" else [model]
             for name in names:
-                models.setdefault(name, {})[kind] = _as_json(kind, value)
-        elif key.startswith("routing."):
-            inner = routing
-            *path, last = key.removeprefix("routing.").split(".")
+                models.setdefault(name, {})[_ENTRY_KEYS.get(kind, kind)] = _as_json(kind, value)
+        elif "." in key:
+            inner = parts
+            *path, last = key.split(".")
             for part in path:
                 inner = inner.setdefault(part, {})
             inner[last] = _as_json(key, value)
         else:
             router[key] = _as_json(key, value)
-    parts: dict[str, Any] = {}
-    if routing:
-        parts["routing"] = routing
     if models:
         parts["LLM"] = models
     if router:

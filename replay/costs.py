@@ -4,6 +4,7 @@
 spends them. Times are microseconds; shares are of the time that the work takes alone.
 """
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -52,19 +53,24 @@ class ModelCosts(msgspec.Struct, frozen=True, kw_only=True):
     """Of loads, stops, prefill and decode: what a figure rests on where it is not this model's own measured one."""
 
 
+ASSUMED = "assumed"
+"""Where costs come from that nobody has measured."""
+
+
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """By model, and for models that nothing is known of."""
 
     models: dict[str, ModelCosts] = {}
     default: ModelCosts = ModelCosts()
-    source: str = "assumed"
+    source: str = ASSUMED
 
     def of(self, model: str) -> ModelCosts:
         return self.models.get(model, self.default)
 
 
-def with_costs(costs: Costs, default: dict[str, float], by_model: list[str]) -> Costs:
-    """Change what was fitted or assumed: `default` for all models, then `MODEL.KEY=VALUE`s. Raises WorkloadError."""
+def with_costs(costs: Costs, default: dict[str, float], by_model: Sequence[str], known: Collection[str] = ()) -> Costs:
+    """Change what was fitted or assumed: `default` for all models, then `MODEL.KEY=VALUE`s, of `known` models where
+    that is given. Raises WorkloadError."""
     changed = Costs(
         models={name: _changed(model, default) for name, model in costs.models.items()},
         default=_changed(costs.default, default),
@@ -77,11 +83,13 @@ def with_costs(costs: Costs, default: dict[str, float], by_model: list[str]) -> 
         if not model or key not in KEYS:
             keys = ", ".join(KEYS)
             raise WorkloadError(f"--cost {text}: expected MODEL.KEY=VALUE with one of the keys {keys}")
+        if known and model not in known:
+            raise WorkloadError(f"--cost {text}: there is no model {model!r}; there are {', '.join(sorted(known))}")
         try:
             number = float(value)
         except ValueError:
             number = -1.0
-        if number < 0:
+        if not 0 <= number < float("inf"):
             raise WorkloadError(f"--cost {text}: {value!r} is not a number of 0 or more")
         models[model] = _changed(models.get(model, changed.default), {key: number})
     return msgspec.structs.replace(changed, models=models)

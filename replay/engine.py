@@ -10,6 +10,8 @@ from heapq import heappop, heappush
 from replay.costs import ModelCosts
 
 NEVER_US = 1 << 62
+NOTHING_US = 1e-3
+"""What a token takes where it takes nothing: work has to come to its end."""
 _CLOSE_ENOUGH = 1e-6
 """Work is a float; a mark that is missed by less than this is reached."""
 
@@ -49,7 +51,7 @@ class Engine:
         self._prompt = costs.prefill
         self._answer = costs.decode
         # A prompt's fixed time is work as well: so many tokens more.
-        self._fixed = costs.prefill.fixed_us / costs.prefill.token_us if costs.prefill.token_us else 0.0
+        self._fixed = costs.prefill.fixed_us / (costs.prefill.token_us or NOTHING_US)
         self._marks: tuple[list[tuple[float, int, Job]], list[tuple[float, int, Job]]] = ([], [])
         """Per phase: the work at which a job has done its own, as a heap."""
         self._done = [0.0, 0.0]
@@ -143,11 +145,11 @@ class Engine:
     def _change(self) -> None:
         prompts, answers = self._weights
         costs = self._prompt
-        self._paces[0] = (costs.token_us or 1e-3) * (
+        self._paces[0] = (costs.token_us or NOTHING_US) * (
             1.0 + costs.same * max(0, prompts - 1) + costs.other * answers + costs.elsewhere * self.elsewhere
         )
         costs = self._answer
-        self._paces[1] = (costs.token_us or 1e-3) * (
+        self._paces[1] = (costs.token_us or NOTHING_US) * (
             1.0 + costs.same * max(0, answers - 1) + costs.other * prompts + costs.elsewhere * self.elsewhere
         )
         self.version += 1

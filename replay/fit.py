@@ -5,7 +5,7 @@ are the neighbours that it had on average: in the same phase, in the other one, 
 are linear once the other is known, so they are solved for in turn. No coefficient may be negative.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -23,15 +23,17 @@ _NEIGHBOURS = tuple[float, float, float]
 _PHASES = ("prefill", "decode")
 
 
-def fit(durations: Durations, source: str) -> Costs:
-    """What every model of a recording cost; the default is that of all of them together."""
+def fit(durations: Durations, source: str, models: Collection[str] = ()) -> Costs:
+    """What every model of a recording cost; the default is that of all of them together.
+
+    `models`: those that are to be told of even if they were never loaded.
+    """
     services = [service for service in durations.services if service.ended_us > service.begun_us]
     neighbours = _neighbours(services)
     together = _fit_model(services, neighbours, durations, "", ModelCosts(basis=dict.fromkeys(_PHASES, "assumed")))
-    models = {}
-    for model in sorted({*durations.loads_us, *(service.model for service in services)}):
-        models[model] = _fit_model(services, neighbours, durations, model, together)
-    return Costs(models=models, default=together, source=source)
+    names = sorted({*models, *durations.loads_us, *(service.model for service in services)})
+    fitted = {name: _fit_model(services, neighbours, durations, name, together) for name in names}
+    return Costs(models=fitted, default=together, source=source)
 
 
 def _fit_model(

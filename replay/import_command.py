@@ -35,10 +35,16 @@ def add_command(verbs: Any, find_log: Callable[[], Path]) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from replay.workload import write_workload
+    import msgspec
+
+    from replay.costs import ASSUMED
+    from replay.workload import NO_COSTS, write_workload
 
     source = source_of(args)
-    write_workload(source.workload, args.output)
-    print(introduction(source).partition("\ncosts ")[0])
+    is_measured = source.costs.source != ASSUMED
+    costs = msgspec.Raw(msgspec.json.encode(source.costs)) if is_measured else NO_COSTS
+    write_workload(source.workload, args.output, costs)
+    told = introduction(source)
+    print(told if is_measured else told.partition("\ncosts ")[0])
     print(f"written to {args.output}")
     return 0

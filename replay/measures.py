@@ -123,7 +123,8 @@ def _rank(ordered: Sequence[float], share: float) -> float:
 
 def _makespan_us(outcomes: Sequence[Outcome]) -> int:
     arrived = [outcome.arrived_us for outcome in outcomes if outcome.arrived_us >= 0]
-    return max((outcome.ended_us for outcome in outcomes), default=0) - min(arrived) if arrived else 0
+    ended = [outcome.ended_us for outcome in outcomes if outcome.ended_us >= 0]
+    return max(ended) - min(arrived) if arrived and ended else 0
 
 
 def _fairness(named: Iterable[tuple[str, Outcome]]) -> float:

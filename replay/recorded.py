@@ -111,8 +111,9 @@ def read_recording(
     if run is None and readers:
         run = max(readers, key=lambda number: (len(readers[number].arrivals_in_span()), number))
     if run is None or run not in readers:
-        there = ", ".join(map(str, readers)) or "none"
-        raise WorkloadError(f"{path} holds no run {run if run is not None else ''}; its runs: {there}")
+        if not readers:
+            raise WorkloadError(f"{path} holds no run: neither a checkpoint nor the start of a router")
+        raise WorkloadError(f"{path} holds no run {run}; its runs: {', '.join(map(str, readers))}")
     if not readers[run].arrivals_in_span():
         when = "" if span == WHOLE else " in that time"
         raise WorkloadError(f"{path}: run {run} served no request{when}")
@@ -174,6 +175,8 @@ class _Reader:
                 self._finished(event)
             case e.RequestCancelled():
                 self._cancelled(event)
+            case e.UpstreamLost():
+                self._lost(event)
             case e.RequestFailed() | e.RequestRejected():
                 self.running.pop(event.rid, None)
                 self._end(event.rid, "failed", event.at_us)
@@ -233,7 +236,7 @@ class _Reader:
         if timing.predicted_us >= 0:
             first_us = max(order.at_us, event.at_us - timing.predicted_us)
         elif event.first_token_us >= 0 and self.arrivals[event.rid].stream:
-            first_us = order.at_us + event.first_token_us
+            first_us = min(order.at_us + event.first_token_us, event.at_us)
         outcome.prompt_tokens = prompt
         outcome.output_tokens = made
         outcome.cached_tokens = max(0, timing.cache_n, event.cached_tokens)
@@ -241,6 +244,17 @@ class _Reader:
         if event.status < 400:
             read_tokens = timing.prompt_n if timing.prompt_n >= 0 else prompt - outcome.cached_tokens
             self._serviced(order, outcome, first_us, event.at_us, read_tokens, made, whole=True)
+
+    def _lost(self, event: e.UpstreamLost) -> None:
+        """From here on it is in nobody's way, until it is sent again."""
+        order = self.running.get(event.rid)
+        outcome = self.outcomes.get(event.rid)
+        if order is None or order.replica != event.replica:
+            return
+        del self.running[event.rid]
+        if outcome is not None and outcome.is_generation:
+            first_us = -1 if event.begun else event.at_us
+            self._serviced(order, outcome, first_us, event.at_us, -1, -1, whole=False)
 
     def _cancelled(self, event: e.RequestCancelled) -> None:
         order = self.running.pop(event.rid, None)

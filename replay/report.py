@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 from replay.alternatives import changed, config_lines, told
 from replay.simulate_command import figure
 from replay.tune import Trial, Tuned
-from replay.tune_command import COLUMNS, name_of
+from replay.tune_command import COLUMNS, name_of, ratio
 
 BLUE, GREY, RED, GREEN = "#2563eb", "#9ca3af", "#dc2626", "#059669"
 INK, GRID = "#7b8494", "rgba(127,127,127,0.25)"
@@ -213,7 +213,7 @@ def _table(tuned: Tuned) -> str:
     for place, trial in enumerate(tuned.trials):
         cells = [name_of(trial), *(figure(getattr(trial.measures, field)) for field, _ in COLUMNS)]
         if tuned.optimum_arrival is not None:
-            cells += [f"{trial.ratio_arrival:.2f}", f"{trial.ratio_served:.2f}"]
+            cells += [ratio(trial.ratio_arrival), ratio(trial.ratio_served)]
         kind = "chosen" if place == tuned.recommended else "" if trial.sets else "current"
         rows.append(f'<tr class="{kind}">' + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
     heads = "".join(f"<th>{escape(words)}</th>" for words in head)

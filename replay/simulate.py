@@ -9,20 +9,19 @@ Counterpart: `verify` demands the recorded decisions; here the world is pretende
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from eventlog.segments import segment_of
 from eventlog.settings import SchedulerSettings
-from replay.alternatives import changed, differences
+from replay.alternatives import change_of, changed, differences
 from replay.costs import Costs
 from replay.fit import fit
 from replay.importers import Format, read_traces
 from replay.measures import Measures
 from replay.recorded import WHOLE, Span, read_recording
-from replay.workload import Workload, WorkloadError, read_workload
+from replay.workload import Workload, WorkloadError, costs_in, read_workload
 from replay.world import World
 
 
@@ -89,15 +88,21 @@ def load_source(
     alone = kind is None and len(sources) == 1
     if alone and (path.is_dir() or segment_of(path) is not None):
         recording = read_recording(path, run, span, lambda done, total: progress("reading the log", done, total))
+        workload = recording.workload
+        models = {*workload.settings.models, *(call.model for call in workload.calls)}
         return Source(
-            workload=based(recording.workload, base),
-            costs=fit(recording.durations, "measured in the log"),
+            workload=based(workload, base),
+            costs=fit(recording.durations, "measured in the log", models),
             recorded=None if base else recording.measures(),
         )
     if span != WHOLE:
         raise WorkloadError("only a log of ours can be cut by time: leave out --since and --until")
+    if run is not None:
+        raise WorkloadError("only a log of ours has runs: leave out --run")
     if alone and path.is_file() and _is_workload(path):
-        return Source(workload=based(read_workload(path), base), costs=Costs())
+        workload, measured = read_workload(path), costs_in(path)
+        costs = msgspec.json.decode(measured, type=Costs) if measured else Costs()
+        return Source(workload=based(workload, base), costs=costs)
     return Source(workload=based(read_traces(sources, kind), base), costs=Costs())
 
 
@@ -124,7 +129,7 @@ def run_once(
 ) -> Measures:
     """One run in virtual time. `progress` hears which share of the calls has come."""
     with without_collector():
-        return World(workload, costs, change=partial(changed, sets=sets), seed=seed).run(progress)
+        return World(workload, costs, change=change_of(workload.settings, sets), seed=seed).run(progress)
 
 
 def simulate(source: Source, *, sets: Sequence[str] = (), seed: int = 0, progress: Progress = _silent) -> Simulated:

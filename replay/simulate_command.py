@@ -52,6 +52,10 @@ ROWS: tuple[tuple[str, str], ...] = (
 """Fields of Measures, and their words."""
 
 
+NOT_RECORDED = "nothing was recorded, so the simulator's error is not known"
+NOT_AS_RECORDED = "this is not what was recorded (see the notes), so the simulator's error is not known"
+
+
 def add_command(verbs: Any, find_log: Callable[[], Path]) -> None:
     parser = add_verb(
         verbs,
@@ -99,12 +103,13 @@ def _run(args: argparse.Namespace) -> int:
 def as_text(result: "Simulated") -> str:
     """The simulator's error, then the table."""
     from replay.alternatives import told
+    from replay.costs import ASSUMED
 
     lines = []
     if result.errors:
         lines += ["", "the simulator's own error, under the recorded settings:", errors_table(result.errors)]
-    elif result.costs == "assumed":
-        lines += ["", "nothing was recorded, so the simulator's error is not known"]
+    else:
+        lines += ["", NOT_RECORDED if result.costs == ASSUMED else NOT_AS_RECORDED]
     columns: list[tuple[str, Measures]] = [("as it was", result.baseline)]
     if result.alternative is not None:
         columns.append(("changed", result.alternative))

@@ -40,6 +40,8 @@ def add_verb(
         args.sources = args.sources or [str(find_log())]
         try:
             return run(args)
+        except BrokenPipeError:
+            raise  # whoever reads the output has seen enough
         except (LogError, WorkloadError, OSError) as error:
             sys.stdout.flush()
             print(f"{parser.prog}: {error}", file=sys.stderr)
@@ -116,7 +118,8 @@ def source_of(args: argparse.Namespace, progress: "Progress | None" = None) -> "
         workload = based(spread(workload, args.spread), args.base)
     workload = stretch(keep_every(first(workload, args.first), args.keep_every), args.stretch)
     said = {key: getattr(args, key) for key in KEYS if getattr(args, key, None) is not None}
-    costs = with_costs(source.costs, said, getattr(args, "cost", []))
+    models = {*workload.settings.models, *(call.model for call in workload.calls)}
+    costs = with_costs(source.costs, said, getattr(args, "cost", []), models)
     is_whole = len(workload.notes) == len(source.workload.notes)
     return msgspec.structs.replace(
         source, workload=workload, costs=costs, recorded=source.recorded if is_whole else None

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from eventlog.settings import SchedulerSettings
-from replay.alternatives import changed, differences
+from replay.alternatives import change_of, changed, differences
 from replay.costs import Costs
 from replay.measures import Measures
 from replay.optimum import Optimum, optimum_of
@@ -35,7 +35,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     optimum_served: Optimum | None = None
     """The least for the order in which it served."""
     ratio_arrival: float = 0.0
-    """Its time spent loading over the least for the order of arrival; 0 where there is none."""
+    """Its time spent loading over the least for the order of arrival, of the models that are reckoned in that; 0 where
+    there is none."""
     ratio_served: float = 0.0
 
 
@@ -89,8 +90,9 @@ def grid(settings: SchedulerSettings, sweeps: Mapping[str, Sequence[str]]) -> li
     for values in product(*sweeps.values()):
         sets = [f"{key}={value}" for key, value in zip(sweeps, values, strict=True)]
         trial = changed(settings, sets)
-        if not trial.head_grace_us and trial.head_grace_from != settings.head_grace_from:
-            continue  # without a grace it makes no difference when it begins
+        is_patient = trial.head_grace_us or trial.head_release == "accrued"
+        if not is_patient and trial.head_grace_from != settings.head_grace_from:
+            continue  # without patience it makes no difference when it begins
         found[tuple(differences(settings, trial))] = None
     return list(found)
 
@@ -107,9 +109,9 @@ def tune(
     """Run every trial; `jobs` processes, 0 for one per core. `optimum` reckons the least time that loads can take."""
     workload, costs = source.workload, source.costs
     jobs = min(jobs or _cores(), len(trials))
-    ran: dict[tuple[str, ...], tuple[Measures, Optimum | None]] = {}
-    for sets, measures, least in _run_all(workload, costs, trials, seed, optimum, jobs):
-        ran[sets] = measures, least
+    ran: dict[tuple[str, ...], tuple[Measures, Optimum | None, dict[str, int]]] = {}
+    for sets, measures, least, load_us in _run_all(workload, costs, trials, seed, optimum, jobs):
+        ran[sets] = measures, least, load_us
         progress(len(ran), len(trials))
     arrival = None
     if optimum:
@@ -135,14 +137,27 @@ def tune(
     )
 
 
-def _trial(sets: tuple[str, ...], measures: Measures, served: Optimum | None, arrival: Optimum | None) -> Trial:
+def _trial(
+    sets: tuple[str, ...],
+    measures: Measures,
+    served: Optimum | None,
+    load_us: Mapping[str, int],
+    arrival: Optimum | None,
+) -> Trial:
     return Trial(
         sets=sets,
         measures=measures,
         optimum_served=served,
-        ratio_arrival=measures.load_s / arrival.load_s if arrival is not None and arrival.load_s else 0.0,
-        ratio_served=measures.load_s / served.load_s if served is not None and served.load_s else 0.0,
+        ratio_arrival=_ratio(load_us, arrival),
+        ratio_served=_ratio(load_us, served),
     )
+
+
+def _ratio(load_us: Mapping[str, int], least: Optimum | None) -> float:
+    """Time spent loading the models that were reckoned, over the least for these."""
+    if least is None or not least.load_s:
+        return 0.0
+    return sum(us for model, us in load_us.items() if model not in least.left_out) / 1e6 / least.load_s
 
 
 # --- choosing -------------------------------------------------------------------------------------------------------
@@ -217,7 +232,8 @@ def _s(seconds: float) -> str:
 
 # --- processes ------------------------------------------------------------------------------------------------------
 
-_Ran = tuple[tuple[str, ...], Measures, Optimum | None]
+_Ran = tuple[tuple[str, ...], Measures, Optimum | None, dict[str, int]]
+"""A trial, its figures, the least for the order in which it served, and its time spent loading by model."""
 
 
 def _run_all(
@@ -234,14 +250,15 @@ def _run_all(
 
 
 def _run_trial(workload: Workload, costs: Costs, sets: tuple[str, ...], seed: int, optimum: bool) -> _Ran:
-    settings = changed(workload.settings, sets)
+    change = change_of(workload.settings, sets)
     with without_collector():
-        world = World(workload, costs, change=lambda recorded: changed(recorded, sets), seed=seed)
+        world = World(workload, costs, change=change, seed=seed)
         measures = world.run()
         least = None
         if optimum:
+            settings = change(workload.settings)
             least = optimum_of(world.served, msgspec.structs.replace(workload, settings=settings), costs)
-    return sets, measures, least
+    return sets, measures, least, world.load_us
 
 
 _process: dict[str, Any] = {}

@@ -80,7 +80,10 @@ def _run(args: argparse.Namespace) -> int:
     told = Told(args.progress)
     source = source_of(args, told)
     settings = source.workload.settings
-    trials = grid(settings, dict(args.sweeps) or default_sweeps(settings))
+    sweeps: dict[str, list[str]] = {}
+    for key, values in args.sweeps:
+        sweeps.setdefault(key, []).extend(values)
+    trials = grid(settings, sweeps or default_sweeps(settings))
     bar = Bar(len(trials))
     began_s = time.monotonic()
 
@@ -119,14 +122,15 @@ def _run(args: argparse.Namespace) -> int:
 def as_text(tuned: "Tuned") -> str:
     """The table, the recommendation, and the lines to paste."""
     from replay.alternatives import config_lines, told
-    from replay.simulate_command import errors_table
+    from replay.costs import ASSUMED
+    from replay.simulate_command import NOT_AS_RECORDED, NOT_RECORDED, errors_table
     from replay.text import aligned
 
     lines = []
     if tuned.errors:
         lines += ["", "the simulator's own error, under the recorded settings:", errors_table(tuned.errors)]
-    elif tuned.costs == "assumed":
-        lines += ["", "nothing was recorded, so the simulator's error is not known"]
+    else:
+        lines += ["", NOT_RECORDED if tuned.costs == ASSUMED else NOT_AS_RECORDED]
     lines += ["", f"as it is: {told(tuned.settings)}", ""]
     head = ["", "settings", *(words for _, words in COLUMNS)]
     if tuned.optimum_arrival is not None:
@@ -138,7 +142,8 @@ def as_text(tuned: "Tuned") -> str:
         least = tuned.optimum_arrival
         lines.append(f"optimum for the order of arrival: {least.loads:,} loads, {least.load_s:,.1f} s")
         if least.left_out:
-            lines.append(f"not reckoned in the optimum (several GPUs or replicas): {', '.join(least.left_out)}")
+            why = "the engine is not the cap per GPU" if tuned.settings.engine != "residency" else NOT_RECKONED
+            lines.append(f"not reckoned in the optimum ({why}): {', '.join(least.left_out)}")
     lines += ["", f"recommended: {' '.join(tuned.choice.sets) or 'no change'}", f"  {tuned.why}"]
     if tuned.choice.sets:
         lines += ["", "in config.json:", config_lines(tuned.settings, tuned.choice.sets)]
@@ -166,9 +171,16 @@ def _row(tuned: "Tuned", places: Sequence[int]) -> list[str]:
     name = name_of(trial) + (f" and {len(places) - 1} alike" if len(places) > 1 else "")
     cells = [marks, name, *(figure(getattr(trial.measures, field)) for field, _ in COLUMNS)]
     if tuned.optimum_arrival is not None:
-        cells += [f"{trial.ratio_arrival:.2f}", f"{trial.ratio_served:.2f}"]
+        cells += [ratio(trial.ratio_arrival), ratio(trial.ratio_served)]
     return cells
 
+
+def ratio(value: float) -> str:
+    """Of an optimum; a dash where there was none to compare with."""
+    return f"{value:.2f}" if value else "-"
+
+
+NOT_RECKONED = "on several GPUs or none, with replicas, or beside such a model"
 
 SHORT = {
     "QUEUE_HEAD_GRACE_FROM": "from",

@@ -23,7 +23,8 @@ examples:
   llama-router replay verify old-log --strict        differences under an older policy are failures too
 
 exit codes: 0 every decision is the same, or differs only where the log was recorded under another policy (counted and
-shown); 1 a decision or a checkpoint is not the same, or the log cannot be read; 2 the command line is wrong
+shown); 1 a decision or a checkpoint is not the same, the log cannot be read or has nothing to verify; 2 the command
+line is wrong
 """
 
 
@@ -51,7 +52,7 @@ def _run(args: argparse.Namespace) -> int:
         bar.close()
     print(as_json(args.log, result) if args.json else as_text(result))
     sys.stdout.flush()
-    return 0 if result.ok else 1
+    return 0 if result.ok and result.events else 1
 
 
 def as_json(log: Path, result: "Verified") -> str:

@@ -123,13 +123,17 @@ def spread(workload: Workload, shares: Mapping[str, int]) -> Workload:
         if session not in dealt:
             dealt[session] = next(turns)
     calls = tuple(msgspec.structs.replace(call, model=dealt[session_of(call)]) for call in workload.calls)
-    gpus = [workload.settings.models[call.model].gpus for call in workload.calls[:1]] or [(0,)]
+    like = next(iter(workload.settings.models.values()), ModelSettings())
     settings = msgspec.structs.replace(
-        workload.settings, models={model: ModelSettings(gpus=gpus[0]) for model in shares}
+        workload.settings, models={model: ModelSettings(gpus=like.gpus) for model in shares}
     )
     words = ", ".join(model if share == 1 else f"{model} ({share})" for model, share in shares.items())
     note = f"spread: sessions dealt over {words}"
-    return msgspec.structs.replace(workload, calls=calls, settings=settings, notes=(*workload.notes, note))
+    if workload.happenings:
+        note += "; what was done to the models of before is left out"
+    return msgspec.structs.replace(
+        workload, calls=calls, settings=settings, happenings=(), notes=(*workload.notes, note)
+    )
 
 
 def _in_turn(shares: Mapping[str, int]) -> Iterator[str]:
@@ -162,17 +166,25 @@ def renumbered(calls: Iterable[Call], start_us: int = 0) -> tuple[Call, ...]:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
+NO_COSTS = msgspec.Raw()
+
+
 class _Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="Workload", omit_defaults=True):
     settings: SchedulerSettings
     happenings: tuple[tuple[int, Happening], ...] = ()
     source: str = ""
     notes: tuple[str, ...] = ()
+    costs: msgspec.Raw = NO_COSTS
 
 
-def write_workload(workload: Workload, path: Path) -> None:
-    """One line of JSON for the settings, then one for each call."""
+def write_workload(workload: Workload, path: Path, costs: msgspec.Raw = NO_COSTS) -> None:
+    """One line of JSON for the settings, then one for each call. `costs`: what was measured with it, as JSON."""
     header = _Header(
-        settings=workload.settings, happenings=workload.happenings, source=workload.source, notes=workload.notes
+        settings=workload.settings,
+        happenings=workload.happenings,
+        source=workload.source,
+        notes=workload.notes,
+        costs=costs,
     )
     encode = msgspec.json.encode
     with path.open("wb") as file:
@@ -195,6 +207,13 @@ def read_workload(path: Path) -> Workload:
         source=header.source,
         notes=header.notes,
     )
+
+
+def costs_in(path: Path) -> msgspec.Raw:
+    """The costs that a file of `write_workload` has, as JSON; empty where it has none."""
+    with path.open("rb") as file:
+        header = msgspec.json.decode(file.readline(), type=_Header)
+    return header.costs.copy()
 
 
 def _lines(header: bytes, calls: Iterable[bytes]) -> Iterator[bytes]:

@@ -17,10 +17,13 @@ from replay.fit import fit, solve_nonnegative
 from replay.recorded import Durations, Service, Span, read_recording
 from replay.simulate import Simulated, load_source, run_once, simulate
 from replay.verify import verify
-from replay.workload import Call, WorkloadError
+from replay.workload import Call, WorkloadError, spread
 from replay.world import World
 from router.cli import main
 from tests.replay.pretended import RecordingWorld, calls_of, workload_of
+from tests.replay.recording import Recording
+from tests.scheduler.shell import SECOND
+from tests.scheduler.world import Manners
 
 TRUTH = Costs(
     models={
@@ -158,7 +161,7 @@ def test_settings_go_by_their_names_in_config_json() -> None:
     told = differences(before, after)
     assert changed(before, told) == after
     assert json.loads(config_lines(before, sets)) == {
-        "LLM": {"a": {"replicas": 2, "persistent": True}, "b": {"gpus": [0, 1]}},
+        "LLM": {"a": {"num_instance": 2, "persistent": True}, "b": {"gpus": [0, 1]}},
         "ROUTER": {"QUEUE_HEAD_GRACE": 2.5, "EVICTION_POLICY": "fifo"},
     }
 
@@ -172,6 +175,11 @@ def test_settings_go_by_their_names_in_config_json() -> None:
         ("EVICTION_POLICY=mru", "lru, fifo or worth"),
         ("replicas.c=2", "there is no model 'c'; there are a"),
         ("MAX_MODELS_PER_GPU=0", "1 or more"),
+        ("QUEUE_HEAD_GRACE=inf", "seconds, 0 or more"),
+        ("QUEUE_HEAD_GRACE=nan", "seconds, 0 or more"),
+        ("NUM_GPUS=100000", "from 1 to 1024"),
+        ("gpus.a=4000", "below 1024"),
+        ("priority.a=1000000000000000000000", "-1000000 to 1000000"),
     ],
 )
 def test_what_is_wrong_with_a_setting_is_said(text: str, words: str) -> None:
@@ -184,6 +192,18 @@ def test_costs_can_be_said_for_all_models_and_for_one() -> None:
     assert (costs.of("a").loads_us, costs.of("b").loads_us, costs.of("b").slots) == ((8_000_000,), (2_000_000,), 1)
     with pytest.raises(WorkloadError, match=r"MODEL\.KEY=VALUE"):
         with_costs(Costs(), {}, ["load_s=2"])
+    for number in ("inf", "nan", "-1"):
+        with pytest.raises(WorkloadError, match="is not a number of 0 or more"):
+            with_costs(Costs(), {}, [f"b.load_s={number}"])
+
+
+def test_a_setting_is_told_with_all_its_digits() -> None:
+    """What `tune` tries and recommends goes through these words."""
+    before = workload_of(calls_of((0, "a"))).settings
+    for text in ("QUEUE_HEAD_GRACE=0.000001", "ttl.a=1234567.891", "QUEUE_FORCE_LOAD_TIMEOUT=0"):
+        after = changed(before, [text])
+        assert differences(before, after) == [text]
+        assert changed(before, differences(before, after)) == after
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -270,6 +290,64 @@ def test_a_setting_that_is_tried_holds_through_a_reload_of_the_recording(tmp_pat
     assert (world.state.settings.head_grace_us, world.state.settings.overcommit) == (7_000_000, 1)
 
 
+def test_a_model_that_a_reload_of_the_recording_takes_away_can_be_changed_until_then() -> None:
+    """And what is tried of all else still holds afterwards."""
+    workload = workload_of(calls_of((0, "a"), (9.0, "b"), (20.0, "b")))
+    only_b = {"b": workload.settings.models["b"]}
+    reload = e.ConfigLoaded(config=msgspec.structs.replace(workload.settings, models=only_b))
+    workload = msgspec.structs.replace(workload, happenings=((15_000_000, reload),))
+    measures = run_once(workload, TRUTH, ["gpus.a=1", "QUEUE_HEAD_GRACE=7"])
+    assert (measures.finished, measures.swaps) == (3, 2)
+
+
+def test_a_log_without_an_end_of_any_request_has_no_makespan(tmp_path: Path) -> None:
+    """A router that has just begun: nothing to measure yet, rather than a time before the epoch."""
+    with Recording(tmp_path) as world:
+        world.arrives(0.0, "A", service_s=60.0)
+        world.run_until(8.0)
+    assert read_recording(tmp_path).measures().makespan_s == 0.0
+    assert simulate(load_source([str(tmp_path)])).baseline.finished == 1
+
+
+def test_while_a_request_waits_to_be_sent_again_it_is_in_nobody_s_way(tmp_path: Path) -> None:
+    """Two connections, two services: the time between them is not the replica's."""
+    with Recording(tmp_path, manners=Manners(begun=0.0)) as world:
+        world.arrives(0.0, "A", service_s=4.0)
+        world.run_until(8.0)
+        world.now_us += 2 * SECOND
+        world._do(e.UpstreamLost(rid=1, replica="A#0.1"))
+        world.now_us += 20 * SECOND
+        world._do(e.ReplicaAnswered(replica="A#0.1"))
+        world.run()
+    first, second = read_recording(tmp_path).durations.services
+    assert (first.ended_us - first.begun_us, first.whole) == (2 * SECOND, False)
+    assert (second.begun_us - first.ended_us, second.whole) == (20 * SECOND, True)
+
+
+def test_an_imported_log_keeps_what_was_measured_in_it(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file to keep, or to thin, is simulated with the same costs as the log that it was made of."""
+    file = str(tmp_path / "mine.workload")
+    assert main(["replay", "import", str(log), "--keep-every", "2", "-o", file]) == 0
+    assert "costs measured in the log:" in capsys.readouterr().out
+    assert load_source([file]).costs == load_source([str(log)]).costs
+    assert main(["replay", "simulate", file]) == 0
+    out = capsys.readouterr().out
+    assert "costs measured in the log:" in out
+    assert "this is not what was recorded (see the notes)" in out
+
+
+def test_a_log_can_be_dealt_over_other_models() -> None:
+    """Whatever model its first request asked for, and whatever was done to the models of before."""
+    workload = workload_of(calls_of((0, "a"), (1.0, "b")))
+    calls = (msgspec.structs.replace(workload.calls[0], model="nobody"), *workload.calls[1:])
+    happenings = ((500_000, e.ConfigLoaded(config=workload.settings)),)
+    dealt = spread(msgspec.structs.replace(workload, calls=calls, happenings=happenings), {"x": 1, "y": 1})
+    assert run_once(dealt, TRUTH).finished == 2
+    assert dealt.notes == ("spread: sessions dealt over x, y; what was done to the models of before is left out",)
+
+
 def test_a_trace_is_imported_thinned_and_simulated_and_all_of_it_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -291,12 +369,16 @@ def test_a_trace_is_imported_thinned_and_simulated_and_all_of_it_is_said(
         (["missing.csv"], "No such file"),
         (["{log}", "--run", "7"], "holds no run 7; its runs: 1"),
         (["{log}", "--set", "NOPE=1"], "there is no setting NOPE"),
+        (["{log}", "--cost", "c.load_s=2"], "there is no model 'c'; there are a, b"),
+        (["{trace}", "--run", "1"], "only a log of ours has runs"),
     ],
 )
 def test_a_source_that_cannot_be_used_is_told_in_one_line(
-    log: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    log: Path, tmp_path: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["replay", "simulate", *(argument.format(log=log) for argument in arguments)]) == 1
+    trace = tmp_path / "t.csv"
+    trace.write_text("time,prompt_tokens,output_tokens\n1,2,3\n")
+    assert main(["replay", "simulate", *(argument.format(log=log, trace=trace) for argument in arguments)]) == 1
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
@@ -391,6 +473,27 @@ def test_a_model_without_requests_of_its_own_goes_by_the_others_and_says_so() ->
     assert "loads in 2.00 s," in line
     assert "answer 30 ms/token (+0 % per neighbour) (as all models: too few requests (0 of 8))" in line
     assert "assumed" not in told(costs, ["a"])[0].split("prompt")[1]
+
+
+def test_a_model_that_was_never_loaded_is_said_to_go_by_the_others() -> None:
+    """It has requests in the log, and none of them came so far."""
+    costs = fit(served(9, token_us=30_000), "measured in the log", ["a", "b"])
+    (line,) = told(costs, ["b"])
+    assert "loads in 3.00 s (as the other models)" in line
+    assert line.count("as all models: too few requests (0 of 8)") == 2
+    assert costs.of("b") == msgspec.structs.replace(costs.of("c"), basis=costs.of("b").basis)
+
+
+def test_a_prompt_s_fixed_time_counts_where_its_length_makes_no_difference() -> None:
+    """Short prompts, whose times do not rise with their tokens: all of it is fixed."""
+    services = [
+        msgspec.structs.replace(service, read_tokens=30 - place, first_us=service.begun_us + 100_000 + 1000 * place)
+        for place, service in enumerate(served(9, token_us=30_000).services)
+    ]
+    costs = fit(Durations(loads_us={"a": [3_000_000]}, services=services), "measured")
+    assert costs.of("a").prefill.token_us == 0
+    measures = run_once(workload_of(calls_of((0, "a"), prompt=20, output=1)), costs)
+    assert measures.ttft_mean_s == pytest.approx(3.1, abs=0.02)
 
 
 def test_a_cost_that_was_said_is_no_longer_called_assumed() -> None:

@@ -34,6 +34,15 @@ def test_every_combination_is_tried_once_and_what_makes_no_difference_is_not() -
     ]
 
 
+def test_when_the_waiting_begins_to_accrue_makes_a_difference_without_a_grace() -> None:
+    sweeps = {"QUEUE_HEAD_RELEASE": ["accrued"], "QUEUE_HEAD_GRACE_FROM": ["head", "arrival"]}
+    assert grid(SchedulerSettings(), sweeps) == [
+        (),
+        ("QUEUE_HEAD_RELEASE=accrued",),
+        ("QUEUE_HEAD_GRACE_FROM=arrival", "QUEUE_HEAD_RELEASE=accrued"),
+    ]
+
+
 def test_who_leaves_first_is_only_tried_where_there_is_a_choice() -> None:
     assert "EVICTION_POLICY" not in default_sweeps(SchedulerSettings())
     assert "EVICTION_POLICY" in default_sweeps(SchedulerSettings(max_models_per_gpu=2))
@@ -94,6 +103,28 @@ def test_a_policy_is_compared_with_the_least_that_loading_could_take() -> None:
     assert tuned.current.ratio_arrival == tuned.current.ratio_served == pytest.approx(1.0)
     assert tuned.choice.ratio_arrival < 0.5
     assert tuned.choice.ratio_served >= 1.0
+
+
+def test_models_that_are_not_reckoned_in_the_optimum_are_not_held_against_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """c is on two GPUs of its own: what its load takes is no part of the ratio; with all on two there is none."""
+    lines = [f"{n * 2},{'abc'[n % 3]},120,30" for n in range(30)]
+    (tmp_path / "t.csv").write_text("\n".join(["time,model,prompt_tokens,output_tokens", *lines]) + "\n")
+    wide = ["--base", "NUM_GPUS=3", "--base", "gpus.c=1+2", "--cost", "c.load_s=500"]
+    options = ["--sweep", "QUEUE_HEAD_GRACE=0", "--sweep", "QUEUE_HEAD_GRACE=30", "--optimum", "--jobs", "1"]
+
+    assert main(["replay", "tune", str(tmp_path / "t.csv"), *wide, *options, "--json"]) == 0
+    trials = json.loads(capsys.readouterr().out)["trials"]
+    assert len(trials) == 2
+    assert all(1 <= trial["ratio_served"] < 1.5 for trial in trials)
+
+    assert main(["replay", "tune", str(tmp_path / "t.csv"), *options, "--base", "gpus.*=0+1"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[-2:] for line in out.splitlines() if "as it is  " in line] == [["-", "-"]]
+    assert (
+        "not reckoned in the optimum (on several GPUs or none, with replicas, or beside such a model): a, b, c" in out
+    )
 
 
 def test_the_command_recommends_and_says_what_to_paste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -579,6 +579,18 @@ def test_the_command_tells_of_other_policies_and_accepts_them_unless_strict(
     assert main(["replay", "verify", str(tmp_path), "--strict"]) == 1
 
 
+def test_a_log_of_which_nothing_can_be_verified_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It begins neither with a start nor with a checkpoint."""
+    with Recording(tmp_path) as world:
+        busy_hour(world, 3)
+    rewrite(tmp_path, lambda lines: [line for line in lines if line["type"] != "RouterStarted"])
+
+    assert main(["replay", "verify", str(tmp_path)]) == 1
+    assert "nothing to verify" in capsys.readouterr().out
+
+
 def test_what_is_no_log_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", "verify", str(tmp_path)]) == 1
     assert "there is no log of facts and decisions" in capsys.readouterr().err
