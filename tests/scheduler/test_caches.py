@@ -11,6 +11,7 @@ from router.scheduler import State, digest, step
 from router.scheduler.caches import chance_permille
 from tests.scheduler.cache_world import CacheManners, CacheWorld, cache_world_of
 from tests.scheduler.chaos import ramble
+from tests.scheduler.repeating import wrong
 from tests.scheduler.scenario import Scenario
 from tests.scheduler.shell import SECOND
 from tests.scheduler.world import Manners
@@ -548,15 +549,17 @@ def test_caches_that_fail_are_slow_lie_or_kill_break_nothing(tens: int) -> None:
     """`scripts/simulate --caches` has more of these."""
     orders = failures = 0
     for seed in range(10 * tens, 10 * tens + 10):
+        kind = "caches"
         try:
             world = cache_world_of(seed)
             world.run()
             world.assert_nothing_is_left()
             assert digest(world.refold()) == digest(world.state)
+            kind = "caches-chaos"
             made = ramble(seed, 60, keep=True)
             assert digest(made.refold()) == digest(made.state)
         except Exception as error:
-            raise AssertionError(f"world {seed}: {error}") from error
+            raise wrong(kind, seed, error) from error
         orders += sum(isinstance(event, e.CacheSaveOrdered | e.CacheRestoreOrdered) for event in world.record)
         failures += sum(isinstance(event, e.CacheSaveFailed | e.CacheRestoreFailed) for event in world.record)
     assert orders > 20

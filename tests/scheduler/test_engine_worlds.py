@@ -6,6 +6,7 @@ from eventlog import events as e
 from router.scheduler import digest
 from tests.scheduler.chaos import ramble
 from tests.scheduler.reference_engines import resources
+from tests.scheduler.repeating import wrong
 from tests.scheduler.test_world import REQUESTS, world_of
 
 ENGINES = ("group", "matrix", "capacity")
@@ -23,7 +24,7 @@ def test_every_request_ends_once_in_every_world_of_an_engine(engine: str) -> Non
             assert len(world.outcomes) == REQUESTS
             assert digest(world.refold()) == digest(world.state)
         except Exception as error:
-            raise AssertionError(f"world {seed} of {engine}: {error}") from error
+            raise wrong("world", seed, error, engine) from error
         evictions += sum(
             bool(event.victims and event.target) for event in world.record if isinstance(event, e.SwapBegun)
         )
@@ -37,7 +38,7 @@ def test_whatever_happens_an_engine_decides_as_the_naive_reference_does(engine: 
             chaos = ramble(seed, 60, engine)
             assert digest(chaos.refold()) == digest(chaos.state)
         except Exception as error:
-            raise AssertionError(f"chaos {seed} of {engine}: {error}") from error
+            raise wrong("chaos", seed, error, engine) from error
 
 
 @pytest.mark.parametrize("engine", ENGINES)

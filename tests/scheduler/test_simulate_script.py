@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from eventlog import events as e
+from tests.scheduler import test_world
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "simulate"
 
@@ -43,3 +44,6 @@ def test_a_violation_is_told_up_to_where_it_happened(
     kind, seed, wrong = found[0]
     assert script.tell_one([kind], seed) == 1
     assert capsys.readouterr().out.splitlines()[-1] == f"{kind} {seed}: {wrong}"
+    again = rf"^world {seed}: (.|\n)*\n  repeat it: scripts/simulate --seed {seed} --kind world$"
+    with pytest.raises(AssertionError, match=again):
+        test_world.test_every_request_ends_once_in_every_world(seed // 10)

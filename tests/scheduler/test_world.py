@@ -8,6 +8,7 @@ from eventlog import events as e
 from eventlog.settings import KeySettings, ModelSettings, SchedulerSettings
 from router.scheduler import digest
 from tests.scheduler.chaos import TOPOLOGIES, with_engine
+from tests.scheduler.repeating import wrong
 from tests.scheduler.shell import SECOND
 from tests.scheduler.world import Manners, World
 
@@ -95,7 +96,7 @@ def test_every_request_ends_once_in_every_world(tens: int) -> None:
             assert len(world.outcomes) == REQUESTS
             assert digest(world.refold()) == digest(world.state)
         except Exception as error:
-            raise AssertionError(f"world {seed}: {error}") from error
+            raise wrong("world", seed, error) from error
 
 
 def test_a_clock_that_goes_back_lets_a_cool_down_go_on() -> None:
