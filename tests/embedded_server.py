@@ -16,6 +16,8 @@ from pathlib import Path
 
 import httpx
 
+from tests.mortal import mortal
+
 LISTENING = "listening on"
 LOADING = "loading model '"
 
@@ -43,7 +45,9 @@ def embedded_server(
     environ = {**os.environ, **(env or {})}
     transport = httpx.HTTPTransport(uds=str(socket))
     with (
-        subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environ) as process,
+        subprocess.Popen(
+            mortal(argv), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environ
+        ) as process,
         httpx.Client(transport=transport, base_url="http://llama", headers=NO_REUSE, timeout=30) as client,
     ):
         server = EmbeddedServer(process, client)

@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 from router.cli import main
+from tests.mortal import mortal
 from tests.real_router import RealRouter
 from tests.standin.client import Call
 from tests.standin.fixtures import body_for
@@ -232,7 +233,7 @@ class World:
     def watch(self, command: str, environment: Mapping[str, str]) -> None:
         """Until it has printed something; then interrupted, as by a person."""
         with subprocess.Popen(
-            shlex.split(command), cwd=self.desk, env=environment, stdout=subprocess.PIPE, text=True
+            mortal(shlex.split(command)), cwd=self.desk, env=environment, stdout=subprocess.PIPE, text=True
         ) as process:
             assert process.stdout is not None
             assert process.stdout.readline(), command

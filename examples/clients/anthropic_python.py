@@ -19,6 +19,7 @@ with client.messages.stream(
     model=sys.argv[1],
     messages=[{"role": "user", "content": "What is the capital of France? Answer in one sentence."}],
     max_tokens=40,
+    extra_body={"temperature": 0},  # the package itself knows it no more
 ) as stream:
     for text in stream.text_stream:
         print(text, end="", flush=True)

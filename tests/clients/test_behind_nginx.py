@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.checks import routed
+from tests.mortal import mortal
 from tests.standin.client import Call
 from tests.standin.fixtures import Model, RouterProcess, body_for, free_port
 from tests.standin.ledger import polls
@@ -40,7 +41,7 @@ def nginx_before(router: RouterProcess, folder: Path) -> Iterator[tuple[str, int
         f"location / {{ proxy_pass http://127.0.0.1:{router.port}; }} }} }}\n"
     )
     assert NGINX is not None
-    process = subprocess.Popen([NGINX, "-c", str(config), "-e", f"{folder}/nginx.log"])
+    process = subprocess.Popen(mortal([NGINX, "-c", str(config), "-e", f"{folder}/nginx.log"]))
     try:
         for _ in polls(10, every_s=0.02):
             try:

@@ -20,11 +20,14 @@ import pytest
 
 from tests.clients.conftest import SMOL
 from tests.faults.checks import routed
+from tests.mortal import mortal
 from tests.standin.fixtures import Model, RouterProcess, free_port
 from tests.standin.ledger import polls
 
 RECIPES = Path(__file__).parents[2] / "examples" / "clients"
 INSTALL_S = 600
+NODE_S = 150
+"""For the one package of the recipe for Node."""
 RUN_S = 110
 PYTHON = {"langchain_chat.py": "langchain-openai", "litellm_library.py": "litellm", "llm.sh": "llm"}
 
@@ -82,7 +85,7 @@ def test_litellm_s_proxy_passes_every_name_on(weights_router: RouterProcess, tmp
     ours = {"HOME": str(tmp_path), "LITELLM_MASTER_KEY": key, "LLAMA_ROUTER_API_KEY": "none"}
     env = {"PATH": f"{binaries}:{os.environ['PATH']}", "LITELLM_LOCAL_MODEL_COST_MAP": "True", **ours}
     command = [str(binaries / "litellm"), "--config", "proxy.yaml", "--host", "127.0.0.1", "--port", str(port)]
-    with subprocess.Popen(command, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL) as proxy:
+    with subprocess.Popen(mortal(command), env=env, cwd=tmp_path, stdout=subprocess.DEVNULL) as proxy:
         try:
             for _ in polls(RUN_S, every_s=0.2):
                 assert proxy.poll() is None, "the proxy has ended"
@@ -97,12 +100,13 @@ def test_litellm_s_proxy_passes_every_name_on(weights_router: RouterProcess, tmp
 
 @pytest.mark.slow
 @pytest.mark.weights
+@pytest.mark.timeout(NODE_S + RUN_S + 30)
 def test_the_recipe_for_node_gets_its_answer(weights_router: RouterProcess, tmp_path: Path) -> None:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("node and npm are not installed")
     install = [npm, "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(tmp_path), "openai"]
-    if subprocess.run(install, check=False, timeout=60).returncode:
+    if subprocess.run(install, check=False, timeout=NODE_S).returncode:
         pytest.skip("npm cannot install the package openai")
     shutil.copy(RECIPES / "openai_node.mjs", tmp_path)
     assert "Paris" in said([node, str(tmp_path / "openai_node.mjs"), SMOL], weights_router, tmp_path)

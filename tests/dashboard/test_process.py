@@ -16,6 +16,7 @@ from projections.sandbox import Answer
 from projections.served import NotServed, ask_served
 from router.cli import main
 from router.places import dashboard_socket_in
+from tests.mortal import mortal
 from tests.projections.logs import Story, arrives, unruly_log
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +33,7 @@ class Dashboard:
         arguments = [str(each) for pair in options.items() for each in pair]
         with (folder / "stderr").open("ab") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dashboard.process", *arguments], stderr=stderr, cwd=ROOT
+                mortal([sys.executable, "-m", "dashboard.process", *arguments]), stderr=stderr, cwd=ROOT
             )
 
     def ask(self, sql: str, **options: float) -> Answer:

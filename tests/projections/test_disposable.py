@@ -15,6 +15,7 @@ from eventlog.errors import LogError
 from projections import database
 from projections.errors import DatabaseLocked
 from projections.projector import Projector
+from tests.mortal import mortal
 from tests.projections.logs import Story, arrives, ask, every_row, project, unruly_log
 
 
@@ -148,7 +149,7 @@ def held_open(path: Path) -> Iterator[None]:
     """By another process, to write."""
     code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        mortal([sys.executable, "-c", code, str(path)]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdin
     assert process.stdout

@@ -17,6 +17,7 @@ import pytest
 
 from router import admin_commands
 from router.cli import main
+from tests.mortal import mortal
 from tests.standin.fixtures import Model, RouterProcess, free_port
 from tests.standin.ledger import polls
 
@@ -176,7 +177,7 @@ def test_the_status_can_be_watched_until_it_is_interrupted(router: RouterProcess
     """It is shown again and again; Ctrl-C ends it without a traceback."""
     command = [sys.executable, "-m", "router.cli", "status", "--watch", "--url", router.base_url]
     with subprocess.Popen(
-        command, env=router.env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        mortal(command), env=router.env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as watching:
         assert watching.stdout is not None
         assert watching.stderr is not None

@@ -14,6 +14,7 @@ import pytest
 from router import child_log, logs_command
 from router.child_log import ChildLog, ChildLogs, slug, tail
 from router.logs_command import add_logs_command
+from tests.mortal import mortal
 from tests.router.config_desk import Desk
 
 
@@ -230,7 +231,7 @@ def test_the_command_follows_across_a_new_part_of_the_file_and_a_new_replica(tmp
         f"add_logs_command(parser.add_subparsers(), lambda: Path({str(tmp_path)!r}))\n"
         "args = parser.parse_args(['logs', 'm', '-f']); args.run(args)"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as reader:
+    with subprocess.Popen(mortal([sys.executable, "-c", script]), stdout=subprocess.PIPE) as reader:
         assert reader.stdout is not None
         assert reader.stdout.readline().startswith(b"# replica r1")
         assert reader.stdout.readline() == b"one\n"

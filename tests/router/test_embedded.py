@@ -16,13 +16,15 @@ import httpx
 import pytest
 
 from tests.embedded_server import LISTENING, LOADING, EmbeddedServer, embedded_server
+from tests.mortal import mortal
 from tests.tiny_gguf import write_tiny_gguf
 
 pytest.importorskip("xllamacpp", reason="the extra 'embedded' is not installed")
 pytestmark = pytest.mark.weights
 
 HELLO = [{"role": "user", "content": "hello"}]
-END_S_MAX = 1.0
+END_S_MAX = 4.0
+"""It takes a small part of a second, but for a machine that is busy; the long answer takes twice as long as this."""
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +116,7 @@ def test_it_listens_on_tcp_too(model: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     argv = [sys.executable, "-m", "router.embedded", "-m", str(model), "--host", "127.0.0.1", "--port", str(port)]
-    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(mortal(argv), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
             assert any(LISTENING in line for line in process.stderr)
@@ -128,7 +130,7 @@ def test_it_listens_on_tcp_too(model: Path) -> None:
 def test_a_signal_ends_it_cleanly_in_every_phase(
     phase: str, sent: signal.Signals, model: Path, stuck_model: Path, tmp_path: Path
 ) -> None:
-    """Exit code 0 within a second. A load that holds the interpreter, or a long answer, does not delay it."""
+    """Exit code 0, and soon. A load that holds the interpreter, or a long answer, does not delay it."""
     path = tmp_path / "s.sock"
     with embedded_server(
         stuck_model if phase == "loading" else model,

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from tests import left_logs
+from tests.mortal import mortal
 from tests.standin.client import Call
 from tests.standin.gpu import GpuMemory, alive
 from tests.standin.ledger import Ledger, polls
@@ -73,10 +74,19 @@ def write_config(folder: Path, models: Sequence[Model], settings: Mapping[str, A
     (folder / "config.json").write_text(json.dumps(config, indent=1))
 
 
+WORKERS_MAX = 8
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on. Each process of pytest-xdist takes others: one that is free now may be asked for
+    by a router of the next before ours listens."""
+    ours = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS_MAX
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port // 2 % WORKERS_MAX == ours:  # the kernel gives odd ones, or even ones
+            return port
 
 
 QUICK = {
@@ -151,7 +161,11 @@ class RouterProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        if error is None:
+            self.stop()
+        else:  # that it would not end in peace now is no news, and would stand before what went wrong
+            error.add_note(f"the router said:\n{self.words()}")
+            self.kill()
         left = self.kill_children()
         if not self.run_dir.is_relative_to(self.folder):
             shutil.rmtree(self.run_dir)
@@ -165,7 +179,7 @@ class RouterProcess:
         """Starts it and waits until /health says ok."""
         with open(self.stderr, "ab") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "router.cli", "serve"],
+                mortal([sys.executable, "-m", "router.cli", "serve"]),
                 env=self.env,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,

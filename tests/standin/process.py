@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.mortal import mortal
 from tests.standin.client import Call
 from tests.standin.gpu import GpuMemory
 from tests.standin.ledger import Ledger, polls
@@ -32,7 +33,7 @@ class StandIn:
         command += ["-m", model or str(path), "--host", self.socket, "-np", "2", *argv]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("STANDIN_", "LLAMA_"))}
         self.process = subprocess.Popen(
-            command,
+            mortal(command),
             env=inherited | ours | (env or {}),
             cwd="/",
             stderr=subprocess.PIPE,

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from router import demo, proc
+from tests.mortal import mortal
 from tests.standin.ledger import polls
 from tests.weights.conftest import Weights
 
@@ -112,7 +113,7 @@ def test_the_demo_takes_its_router_with_it_and_leaves_the_users_own_files_alone(
         "TMPDIR": str(folder),
     }
     command = demo_command("-n", "1", weights=weights("tiny"))
-    with subprocess.Popen(command, env={**os.environ, **theirs}, stdout=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(mortal(command), env={**os.environ, **theirs}, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         said = ""
         for line in running.stdout:
