@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventlog.events import PrefixBlock
@@ -149,6 +149,7 @@ def test_responses_input_is_text_or_messages() -> None:
     assert (items.messages, items.slots_wanted, len(items.prefix)) == (2, 1, 2)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), texts), min_size=1, max_size=12), st.data())
 def test_prefixes_agree_exactly_as_far_as_the_messages_do(messages: list[tuple[str, str]], data: st.DataObject) -> None:
     shared = data.draw(st.integers(0, len(messages)))
@@ -159,6 +160,7 @@ def test_prefixes_agree_exactly_as_far_as_the_messages_do(messages: list[tuple[s
     assert agree == really
 
 
+@settings(deadline=None)
 @given(st.integers(0, 400), st.integers(1, 30))
 def test_long_prefixes_are_thinned_and_two_turns_still_share_steps(length: int, grown: int) -> None:
     blocks = [PrefixBlock(str(index), index) for index in range(length + grown)]
@@ -174,7 +176,7 @@ def test_a_long_conversation_costs_less_than_a_millisecond() -> None:
     turns = [("user" if index % 2 else "assistant", 'lorem ipsum "dolor" é\n' * 38) for index in range(100)]
     body = json.dumps(chat(*turns), ensure_ascii=False).encode()
     assert len(body) > 90_000
-    best = min(_seconds(body) for _ in range(10))
+    best = min(_seconds(body) for _ in range(40))
     assert best < 0.001
 
 
@@ -219,6 +221,7 @@ def test_a_form_without_a_boundary_is_refused() -> None:
         form_body(b"", b"multipart/form-data")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_no_form_breaks_the_reader(body: bytes) -> None:
     form_body(body, b"multipart/form-data; boundary=x")

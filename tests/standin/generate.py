@@ -149,7 +149,7 @@ class Generation:
         if self.script.ping_s and self.streaming:
             self.conn.open_stream(self.headers)
         self._wait(self.script.first_byte_s)
-        answer.prompt_ms = self.script.first_byte_s * 1000
+        answer.prompt_ms = (self.script.prompt_s or self.script.first_byte_s) * 1000
         keep = self._tell_stream(answer) if self.streaming else self._tell_whole(answer)
         with self.service.lock:
             self.service.prompt_tokens += answer.prompt_n - answer.cache_n

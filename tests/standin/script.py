@@ -54,6 +54,8 @@ class Script:
     tokens: int = 8
     gap_s: float = 0.0
     first_byte_s: float = 0.0
+    prompt_s: float = 0.0
+    """It says that it read a prompt for so long; 0: as long as it did (`first_byte_s`)."""
     take_s: float = 0.0
     """A request is looked at only so long after it came, whatever has become of its client."""
     gate: str = ""

