@@ -20,6 +20,14 @@ async def queue(world: World) -> list[dict[str, Any]]:
     return rows
 
 
+def eta_us(world: World, after_us: int, rid: int) -> int:
+    """Of the one request that waits, as it is estimated so long after this one was dispatched."""
+    view = world.services.view
+    (wait,) = waits(world.loop.state, view, view.requests[rid].dispatched_us + after_us)
+    assert wait.eta_us is not None
+    return wait.eta_us
+
+
 def test_each_queued_request_shows_its_place_and_what_it_waits_for() -> None:
     """Two slots are taken, two more wait for slots, two wait for a swap; a place is given up and all move on."""
 
@@ -223,10 +231,7 @@ def test_clients_that_ask_for_far_more_tokens_than_they_get_do_not_frighten_thos
         assert 0 < soon["eta_us"] <= 3_000_000
         for rid in running:
             await world.post(e.TokensStreamed(rid=rid, gaps_us=[100_000] * 40))
-        view = world.services.view
-        (wait,) = waits(world.loop.state, view, view.requests[running[0]].dispatched_us + 4_000_000)
-        assert wait.eta_us is not None
-        assert 50_000_000 < wait.eta_us <= 56_000_000
+        assert 50_000_000 < eta_us(world, 4_000_000, running[0]) <= 56_000_000
 
     World.run(story)
 
@@ -240,10 +245,7 @@ def test_the_speed_of_a_stream_itself_counts_more_than_that_of_others() -> None:
         await world.arrive("alpha")
         for rid in running:
             await world.post(e.TokensStreamed(rid=rid, gaps_us=[20_000] * 100))
-        view = world.services.view
-        (wait,) = waits(world.loop.state, view, view.requests[running[0]].dispatched_us + 2_000_000)
-        assert wait.eta_us is not None
-        assert 9_000_000 < wait.eta_us <= 10_000_000
+        assert 9_000_000 < eta_us(world, 2_000_000, running[0]) <= 10_000_000
 
     World.run(story)
 

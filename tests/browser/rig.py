@@ -5,6 +5,7 @@
 Counterpart: `conftest`, which starts Chromium once for all tests of this folder.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -123,6 +124,12 @@ def no_overflow(page: Page) -> None:
         page.wait_for_timeout(FRAME_MS)  # figures follow a moment after the window
         wide, there = page.evaluate(sizes)
     raise AssertionError(f"{page.url} is {wide} px wide on {there}")
+
+
+def refuse(page: Page, path: str, status: int, message: str) -> None:
+    """Whatever the page asks of this path (a pattern) is answered with this error."""
+    body = json.dumps({"error": {"message": message}})
+    page.route(path, lambda route: route.fulfill(status=status, content_type="application/json", body=body))
 
 
 def is_silent(page: Page, ms: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.rig import LONG, NARROW, NASTY, WIDE, Router, Window, no_overflow, number_of
+from tests.browser.rig import LONG, NARROW, NASTY, WIDE, Router, Window, no_overflow, number_of, refuse
 from tests.browser.test_dash import RANGE, of_model, ready
 from tests.standin.client import Call
 from tests.standin.fixtures import Model
@@ -158,12 +158,7 @@ def test_a_refusal_to_unload_everything_is_said(window: Window, router: Router) 
     router.chat("small").read()
     with window.open(RANGE, allowed=(503,)) as page:
         ready(page)
-        page.route(
-            "**/router/drain**",
-            lambda route: route.fulfill(
-                status=503, content_type="application/json", body='{"error": {"message": "the log cannot be written"}}'
-            ),
-        )
+        refuse(page, "**/router/drain**", 503, "the log cannot be written")
         page.get_by_role("button", name="Unload all").click()
         choose(page, "Unload")
         expect(page.get_by_role("alert")).to_contain_text("the log cannot be written")

@@ -1,6 +1,7 @@
 """A dashboard on a log of the test's, in this process: its tables, its application, and questions to both."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +47,11 @@ class Dashboard:
 
     def sql(self, text: str, **parameters: Any) -> list[dict[str, Any]]:
         return asyncio.run(self.history.ask(text, parameters, time_limit_s=20)).records()
+
+
+def text_of(html: str) -> str:
+    """What is there to be read: no tags, and one blank between words."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 
 def fetch(app: FastAPI, path: str, **headers: str) -> httpx.Response:

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from dashboard.commands import CommandFailed
 from dashboard.crash_page import step
 from dashboard.postmortems import Postmortems
 from eventlog import events as e
-from tests.dashboard.rig import Dashboard, dashboard_on
+from tests.dashboard.rig import Dashboard, dashboard_on, text_of
 from tests.projections.logs import Story, arrives, started, unruly_log
 
 NASTY = "<img src=x onerror=alert(1)>"
@@ -38,7 +37,7 @@ def test_every_crash_is_listed_in_words_and_leads_to_its_page(dashboard: Dashboa
     assert len(crashes) > 3
     assert [row["seq"] for row in told] == [row["seq"] for row in crashes]
     for row in told:
-        assert f'href="../dash/crashes/{row["seq"]}"' in html or f'dash/crashes/{row["seq"]}"' in html
+        assert f'href="../dash/crashes/{row["seq"]}"' in html
         assert row["words"].endswith(".")
 
 
@@ -63,7 +62,7 @@ def test_a_page_is_there_at_once_and_its_post_mortem_follows(dashboard: Dashboar
     assert told.json()["postmortem"]["incident"]["seq"] == seq
     assert "Who may be to blame" in late
     assert 'data-live="0"' in late
-    assert "None" not in re.sub(r"<[^>]+>", " ", late)
+    assert "None" not in text_of(late)
     assert text.text.startswith("crash ")
     assert text.headers["content-disposition"] == f'attachment; filename="crash-{seq}.txt"'
     assert "report.html" in zipfile.ZipFile(io.BytesIO(bundle.content)).namelist()

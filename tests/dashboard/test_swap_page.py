@@ -1,7 +1,6 @@
 """A swap's page says why then, why these victims, what it cost and what followed, as the replay finds in the log."""
 
 import random
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from dashboard.swap_story import kept_by, spared
 from eventlog import events as e
 from eventlog.settings import ModelSettings, SchedulerSettings
 from replay.explain import explain_swap
-from tests.dashboard.rig import Dashboard, dashboard_on
+from tests.dashboard.rig import Dashboard, dashboard_on, text_of
 from tests.projections.logs import UNRULY, Story, started
 from tests.replay.recording import Recording
 
@@ -78,7 +77,7 @@ def test_every_swap_has_a_page_in_words(dashboard: Dashboard) -> None:
         answer = dashboard.get(f"/dash/swaps/{swap}")
         assert answer.status_code == 200, answer.text
         assert f"<h1>Swap {swap}</h1>" in answer.text
-        assert "None" not in re.sub(r"<[^>]+>", " ", answer.text)
+        assert "None" not in text_of(answer.text)
 
 
 def test_the_grace_that_was_over_is_the_one_of_that_moment(tmp_path: Path) -> None:

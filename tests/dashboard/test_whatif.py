@@ -16,7 +16,7 @@ from dashboard.whatif import Asked, Busy, Refused, WhatIf, arguments
 from dashboard.whatif_page import FIELDS
 from dashboard.whatif_result import MEASURES, changed, simulated, trust, tuned
 from replay.measures import Measures
-from tests.dashboard.rig import Dashboard, dashboard_on
+from tests.dashboard.rig import Dashboard, dashboard_on, text_of
 from tests.projections.logs import unruly_log
 
 JSON = {"content-type": "application/json"}
@@ -42,10 +42,6 @@ async def finished(client: httpx.AsyncClient) -> dict[str, Any]:
             return told
         await asyncio.sleep(0.02)
     raise AssertionError("it never ended")
-
-
-def text_of(html: str) -> str:
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 
 def test_a_change_is_tried_and_drawn_beside_what_happened_its_own_error_first(dashboard: Dashboard) -> None:

@@ -39,6 +39,13 @@ async def child(directory: Path, serve: Serve) -> AsyncIterator[Endpoint]:
             task.cancel()
 
 
+async def asked(endpoint: Endpoint) -> Connection:
+    """A connection over which a GET was sent."""
+    connection = await Connection.open(endpoint)
+    await connection.send(GET)
+    return connection
+
+
 def says(*pieces: bytes) -> Serve:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for piece in pieces:
@@ -111,8 +118,7 @@ def test_what_breaks_off_is_never_taken_for_complete(tmp_path: Path, answer: byt
 def test_bytes_that_came_before_the_break_are_read_first(tmp_path: Path) -> None:
     async def story() -> None:
         async with child(tmp_path, says(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello")) as endpoint:
-            connection = await Connection.open(endpoint)
-            await connection.send(GET)
+            connection = await asked(endpoint)
             assert await connection.read() == b"hello"
             with pytest.raises(Broken, match="before its answer was complete"):
                 await connection.read()
@@ -162,8 +168,7 @@ def test_close_ends_a_wait_and_reaches_the_child_at_once(tmp_path: Path) -> None
 
     async def story() -> None:
         async with child(tmp_path, serve) as endpoint:
-            connection = await Connection.open(endpoint)
-            await connection.send(GET)
+            connection = await asked(endpoint)
             reading = asyncio.create_task(connection.read())
             await asyncio.sleep(0)
             connection.close()
@@ -187,8 +192,7 @@ def test_who_leaves_is_called_back_when_the_child_is_done(tmp_path: Path) -> Non
 
     async def story() -> None:
         async with child(tmp_path, serve) as endpoint:
-            connection = await Connection.open(endpoint)
-            await connection.send(GET)
+            connection = await asked(endpoint)
             reading = asyncio.create_task(connection.read())
             await asyncio.sleep(0)
             connection.leave(left.set)
@@ -219,8 +223,7 @@ def test_a_child_that_goes_on_talking_to_nobody_is_cut_off(tmp_path: Path, monke
 
     async def story() -> None:
         async with child(tmp_path, serve) as endpoint:
-            connection = await Connection.open(endpoint)
-            await connection.send(GET)
+            connection = await asked(endpoint)
             await connection.start()
             connection.leave(left.set)
             await left.wait()
@@ -266,8 +269,7 @@ def test_a_nudge_lets_a_reader_do_something_else(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with child(tmp_path, serve) as endpoint:
-            connection = await Connection.open(endpoint)
-            await connection.send(GET)
+            connection = await asked(endpoint)
             reading = asyncio.create_task(connection.read())
             await asyncio.sleep(0)
             connection.nudge()
@@ -294,8 +296,7 @@ def test_a_consumer_that_lags_stops_the_child_instead_of_filling_memory(tmp_path
 
     async def story() -> None:
         async with child(tmp_path, serve) as endpoint:
-            connection = await Connection.open(endpoint)
-            await connection.send(GET)
+            connection = await asked(endpoint)
             await connection.start()
             await until(lambda: connection._paused)
             assert await at_rest(lambda: written) < 4 << 20
@@ -313,8 +314,7 @@ def test_poured_bytes_wait_in_the_socket_while_the_sink_is_full(tmp_path: Path) 
     async def story() -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % total
         async with child(tmp_path, says(head, b"x" * total)) as endpoint:
-            connection = await Connection.open(endpoint)
-            await connection.send(GET)
+            connection = await asked(endpoint)
             await connection.start()
             taken: list[bytes] = []
             full = True

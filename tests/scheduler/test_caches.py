@@ -1,5 +1,6 @@
 """Prompt caches across swaps: what is saved, what is restored, and that neither can do harm."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -81,13 +82,26 @@ class Story(Scenario):
         replica = self.replica(model)
         self.happens(e.CacheRestoreFailed(replica=replica, slot=slot, conversation=conversation, reason="it is torn"))
 
-    def evicted(self) -> None:
-        """x is saved, A is gone, B has served request 10, and A loads again for the next turn, request 11."""
+    def rested(self) -> None:
+        """A has served the first turn of x, and rests."""
+        self.loaded("A")
+        self.turn(1, "A", "x")
+        self.served(1, 0)
+        self.untold()
+
+    def evicted(self, comes_back: Callable[[], None] | None = None) -> None:
+        """x is saved, A is gone, B has served request 10, and A loads again for the next turn, request 11.
+
+        Or for whoever `comes_back` instead.
+        """
         self.conversed()
         self.saves("A", 0, "x")
         self.stopped("A")
         self.ready("B")
-        self.turn(11, "A", "x", 5)
+        if comes_back is None:
+            self.turn(11, "A", "x", 5)
+        else:
+            comes_back()
         self.finishes(10)
         self.stopped("B")
         self.untold()
@@ -358,14 +372,7 @@ def test_who_waits_is_restored_before_who_was_here_last() -> None:
 def test_a_stranger_who_waits_is_left_a_slot() -> None:
     """One slot, and somebody new waits for it: what was here last is not restored, only to be thrown out again."""
     story = Story(slots=1)
-    story.conversed()
-    story.saves("A", 0, "x")
-    story.stopped("A")
-    story.ready("B")
-    story.turn(11, "A", "new")
-    story.finishes(10)
-    story.stopped("B")
-    story.untold()
+    story.evicted(lambda: story.turn(11, "A", "new"))
     story.ready("A")
     story.decides("dispatch 11 to A/0 (pay_out)", "finished swap to A")
 
@@ -373,24 +380,15 @@ def test_a_stranger_who_waits_is_left_a_slot() -> None:
 def test_an_edited_conversation_is_not_taken_for_the_saved_one() -> None:
     """It has the same beginning, and what follows is another: matched by the hashes of its growing prompt."""
     story = Story(slots=1)
-    story.conversed()
-    story.saves("A", 0, "x")
-    story.stopped("A")
-    story.ready("B")
     other = [e.PrefixBlock("x0", 100), e.PrefixBlock("edited", 200), e.PrefixBlock("edited too", 300)]
-    story.arrives(11, "A", conversation="x", prefix=other)
-    story.finishes(10)
-    story.stopped("B")
-    story.untold()
+    story.evicted(lambda: story.arrives(11, "A", conversation="x", prefix=other))
     story.ready("A")
     story.decides("dispatch 11 to A/0 (pay_out)", "finished swap to A")
 
 
 def test_an_idle_slot_is_saved_while_another_one_still_generates() -> None:
     story = Story()
-    story.loaded("A")
-    story.turn(1, "A", "x")
-    story.served(1, 0)
+    story.rested()
     story.turn(2, "A", "z")
     story.happens(e.SlotHolds(replica=story.replica("A"), slot=1, conversation="z", tokens=10, rid=2))
     story.untold()
@@ -405,9 +403,7 @@ def test_an_idle_slot_is_saved_while_another_one_still_generates() -> None:
 def test_a_slot_that_nobody_has_told_of_is_not_saved_early() -> None:
     """Request 2 works in some slot; it may be the one that x was in."""
     story = Story()
-    story.loaded("A")
-    story.turn(1, "A", "x")
-    story.served(1, 0)
+    story.rested()
     story.turn(2, "A", "z")
     story.untold()
     story.turn(10, "B", "y")
@@ -433,15 +429,12 @@ def test_a_file_that_has_it_all_is_not_written_again() -> None:
 def test_a_file_of_another_shape_is_left_alone() -> None:
     """The owner changes what shapes the cache while A is away."""
     story = Story()
-    story.conversed()
-    story.saves("A", 0, "x")
-    story.stopped("A")
-    story.ready("B")
-    story.reloads(A=msgspec.structs.replace(KEPT, cache_shape="other"))
-    story.turn(11, "A", "x", 5)
-    story.finishes(10)
-    story.stopped("B")
-    story.untold()
+
+    def changed() -> None:
+        story.reloads(A=msgspec.structs.replace(KEPT, cache_shape="other"))
+        story.turn(11, "A", "x", 5)
+
+    story.evicted(changed)
     story.ready("A")
     story.decides("dispatch 11 to A/0 (pay_out)", "finished swap to A")
 
@@ -449,10 +442,7 @@ def test_a_file_of_another_shape_is_left_alone() -> None:
 def test_a_reload_that_leaves_the_shape_alone_keeps_the_conversation() -> None:
     """Other arguments: A is stale and unloaded once idle, saved before, and restored with the next request."""
     story = Story()
-    story.loaded("A")
-    story.turn(1, "A", "x")
-    story.served(1, 0)
-    story.untold()
+    story.rested()
     story.reloads(A=msgspec.structs.replace(KEPT, fingerprint="more threads"))
     story.decides("unload A (stale)", "save x of A/0")
     story.saves("A", 0, "x")
@@ -465,10 +455,7 @@ def test_a_reload_that_leaves_the_shape_alone_keeps_the_conversation() -> None:
 
 def test_a_reload_that_changes_the_shape_saves_nothing() -> None:
     story = Story()
-    story.loaded("A")
-    story.turn(1, "A", "x")
-    story.served(1, 0)
-    story.untold()
+    story.rested()
     story.reloads(A=msgspec.structs.replace(KEPT, cache_shape="other", fingerprint="other"))
     story.decides("unload A (stale)", "stop A/0 (stale)")
 
@@ -476,20 +463,14 @@ def test_a_reload_that_changes_the_shape_saves_nothing() -> None:
 def test_an_unload_for_its_ttl_saves_first() -> None:
     story = Story()
     story.reloads(A=msgspec.structs.replace(KEPT, ttl_us=60 * SECOND))
-    story.loaded("A")
-    story.turn(1, "A", "x")
-    story.served(1, 0)
-    story.untold()
+    story.rested()
     story.after(61)
     story.decides("unload A (ttl)", "save x of A/0")
 
 
 def test_an_unload_by_force_saves_nothing() -> None:
     story = Story()
-    story.loaded("A")
-    story.turn(1, "A", "x")
-    story.served(1, 0)
-    story.untold()
+    story.rested()
     story.unload(1, "A", force=True)
     story.decides("unload A (unload)", "stop A/0 (unload, force)")
 
@@ -497,10 +478,7 @@ def test_an_unload_by_force_saves_nothing() -> None:
 @pytest.mark.parametrize("persist", [False, True])
 def test_the_end_of_the_router_saves_only_what_is_to_outlive_it(persist: bool) -> None:
     story = Story(keep_persist=persist)
-    story.loaded("A")
-    story.turn(1, "A", "x")
-    story.served(1, 0)
-    story.untold()
+    story.rested()
     story.router_stops(30)
     if persist:
         story.decides("save x of A/0")
