@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from eventlog import events as e
 from eventlog.events import ALL, BY_NAME, Victim
 from projections.definitions import definitions
+from projections.projector import Projector
 from tests.eventlog.samples import sample
 from tests.projections.logs import Row, Story, arrives, ask, project, started, us
 
@@ -103,6 +105,21 @@ def test_a_model_on_two_gpus_lives_on_both_from_loading_to_its_last_breath(tmp_p
         (1, "A", "stopping", us(8), us(9)),
         (1, "B", "loading", us(9), None),
     ]
+
+
+@pytest.mark.parametrize("size_bytes", [1, 1_000_000])
+def test_a_second_order_to_stop_only_adds_force(tmp_path: Path, size_bytes: int) -> None:
+    """Its stop began with the first one, whether both are read together or one after the other."""
+    with Story(tmp_path / "log") as story:
+        story.at(1, e.ReplicaSpawnOrdered(replica="A#0.1", model="A", index=0, gpus=(0,)))
+        story.at(5, e.ReplicaStopOrdered(replica="A#0.1", why="evict"))
+        story.at(8, e.ReplicaStopOrdered(replica="A#0.1", why="unload", force=True))
+    with Projector(tmp_path / "log", tmp_path / "db") as projector:
+        while projector.poll(size_bytes=size_bytes):
+            pass
+        [replica] = ask(projector, "SELECT stop_ordered_us, stop_why, stop_forced FROM replicas")
+
+    assert tuple(replica.values()) == (us(5), "evict", True)
 
 
 def test_a_crash_keeps_the_last_lines_of_the_process(tmp_path: Path) -> None:
