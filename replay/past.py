@@ -6,7 +6,7 @@ Counterpart: `verify`, which decides again and compares.
 from pathlib import Path
 
 from eventlog.errors import LogError
-from eventlog.events import Decision, Fact, RouterStarted, SegmentOpened
+from eventlog.events import Decision, Event, Fact, RouterStarted, SegmentOpened
 from eventlog.housekeeping import read_header
 from eventlog.reader import read
 from replay.lines import events_segments
@@ -29,10 +29,22 @@ def state_at(path: Path, seq: int) -> State:
             case RouterStarted() if state is None:
                 state = State()
         if state is not None and isinstance(event, Fact | Decision):
-            fold(state, event)
+            fold_recorded(path, state, event)
     if state is None:
         raise LogError(f"no state is known at seq {seq}: the log at {path} has no checkpoint and no start before it")
     return state
+
+
+def fold_recorded(path: Path, state: State, event: Event) -> None:
+    """Take one event of a log into the state. Raises LogError where it cannot follow on what the log says before."""
+    try:
+        fold(state, event)
+    except Exception as error:
+        raise LogError(
+            f"{path}: event #{event.seq}, {type(event).__name__}, does not fit to what the log says before it "
+            f"({type(error).__name__}: {error}): a part is missing, or it is of a newer version; "
+            "`llama-router log verify` and `llama-router replay verify` tell more"
+        ) from error
 
 
 def _checkpoint_after(path: Path, seq: int) -> State | None:

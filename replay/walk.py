@@ -10,8 +10,8 @@ from pathlib import Path
 from eventlog.events import Decision, Fact, RouterStarted, SegmentOpened
 from eventlog.reader import read
 from replay.lines import blocks, type_of
-from replay.past import state_at
-from router.scheduler import State, fold, restore
+from replay.past import fold_recorded, state_at
+from router.scheduler import State, restore
 
 
 @dataclass
@@ -41,10 +41,10 @@ def steps(path: Path, from_seq: int) -> Iterator[Step]:
                 yield step
             if state is None:
                 state = State() if isinstance(event, RouterStarted) else state_at(path, event.seq - 1)
-            fold(state, event)
+            fold_recorded(path, state, event)
             step = Step(event, state)
         elif isinstance(event, Decision) and step is not None:
-            fold(step.state, event)
+            fold_recorded(path, step.state, event)
             step.decisions.append(event)
     if step is not None:
         yield step

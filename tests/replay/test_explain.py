@@ -16,7 +16,7 @@ from eventlog.settings import KeySettings, ModelSettings
 from replay.explain import SwapStory, explain_request, explain_swap, explain_time
 from replay.explain_text import swap_text
 from router.cli import main
-from tests.replay.recording import SETTINGS, THREE, Recording, busy_hour
+from tests.replay.recording import SETTINGS, THREE, Recording, busy_hour, rewrite
 from tests.scheduler.shell import SECOND, START_US
 from tests.scheduler.world import Manners
 
@@ -228,6 +228,23 @@ def test_a_story_goes_over_the_hole_that_a_repair_has_left(tmp_path: Path) -> No
     assert explain_request(tmp_path, 1).outcome == "open"
     assert explain_swap(tmp_path, 1).outcome == "done"
     assert explain_request(tmp_path, 3).outcome == "finished"
+
+
+def test_a_log_that_does_not_follow_from_itself_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a newer version, say, whose new facts this one does not know: no traceback out of the fold."""
+    with Recording(tmp_path) as world:
+        world.arrives(0.0, "A")
+        world.run()
+    lines = rewrite(tmp_path, lambda lines: [line for line in lines if line["type"] != "ReplicaSpawnOrdered"])
+    (dispatched,) = [line["seq"] for line in lines if line["type"] == "RequestDispatched"]
+
+    for what in (["--request", "1"], ["--swap", "1"], ["--at", f"#{lines[-1]['seq']}"]):
+        assert main(["replay", "explain", str(tmp_path), *what]) == 1
+        error = capsys.readouterr().err
+        assert f"event #{dispatched}, RequestDispatched, does not fit to what the log says before it" in error
+        assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
