@@ -5,7 +5,8 @@ A file begins with a sentence on what the table is; then come its parts, each un
     -- create                                  statements that make the table and its views
     -- apply events: SwapBegun SwapFinished    statements that take `batch`, new lines of these types (`*`: of all) in
                                                that stream, into the table; run when there is one. There can be several
-                                               such parts, which run in their order
+                                               such parts, which run in their order. Types in brackets are in `batch`
+                                               as well, and are no reason to run it
     -- seed                                    for a log whose beginning was cut: takes `checkpoint(seq, state)`, the
                                                scheduler's state at its first line
     -- prune                                   drops what ended before `horizon(events, observations)`: the first
@@ -50,8 +51,9 @@ _PART = re.compile(r"^-- (create|seed|prune|apply (events|observations): (.+))$"
 
 
 class Step(NamedTuple):
-    """Statements that take a batch into a table if it holds one of these types."""
+    """Statements that take lines of these types into a table if there is one of a type that `causes` them."""
 
+    causes: frozenset[str]
     types: frozenset[str]
     sql: str
 
@@ -61,7 +63,7 @@ class Step(NamedTuple):
         return frozenset(re.findall(r"\w+", self.sql))
 
     def wants(self, types: frozenset[str]) -> bool:
-        return "*" in self.types or not self.types.isdisjoint(types)
+        return "*" in self.causes or not self.causes.isdisjoint(types)
 
 
 @dataclass
@@ -98,7 +100,8 @@ def _read(name: str) -> Definition:
     for part, stream, types, sql in zip(*[iter(pieces)] * 4, strict=True):
         if stream:
             found.stream = "events" if stream == "events" else "observations"
-            found.steps.append(Step(frozenset(types.split()), sql))
+            causes, _, besides = types.removesuffix(")").partition(" (")
+            found.steps.append(Step(frozenset(causes.split()), frozenset([*causes.split(), *besides.split()]), sql))
         else:
             found.parts[part] = sql
     return found

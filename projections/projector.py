@@ -102,9 +102,12 @@ class Projector:
         """A connection for a reader, for one thread. It sees whole batches only."""
         return self._open.cursor()
 
-    def catch_up(self) -> int:
-        """Apply all that is there, both streams side by side; how many lines that was. Raises as `poll`."""
-        return self._mended(self._catch_up)
+    def catch_up(self, over: threading.Event | None = None) -> int:
+        """Apply all that is there, both streams side by side, unless it is `over` before; how many lines that was.
+
+        Raises as `poll`.
+        """
+        return self._mended(lambda: self._catch_up(over or threading.Event()))
 
     def poll(self, size_bytes: int = BATCH_BYTES) -> int:
         """Apply what is new, one batch of each stream at most; how many lines.
@@ -149,14 +152,16 @@ class Projector:
         self._took_s = time.monotonic() - begin_s
         return sum(counts)
 
-    def _catch_up(self) -> int:
-        over = threading.Event()
+    def _catch_up(self, over: threading.Event) -> int:
+        failed = threading.Event()
         with ThreadPoolExecutor(len(STREAMS), thread_name_prefix="rebuild") as pool:
-            drains = [pool.submit(feed.drain, over) for feed in self._feeds.values()]
+            drains = [
+                pool.submit(feed.drain, lambda: over.is_set() or failed.is_set()) for feed in self._feeds.values()
+            ]
             try:
                 count = sum(each.result() for each in drains)
             finally:
-                over.set()
+                failed.set()
         self._prune()
         return count
 
@@ -255,15 +260,15 @@ class _Feed:
                 self._apply(batch)
         return batch.lines
 
-    def drain(self, over: threading.Event) -> int:
+    def drain(self, is_over: Callable[[], bool]) -> int:
         """All that is there, unless it is over before; how many lines."""
         count = 0
         with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead:
             batch = self._next(BATCH_BYTES)
-            while batch.lines and not over.is_set():
+            while batch.lines and not is_over():
                 with transaction(self._connection):
                     taken_bytes = 0
-                    while batch.lines and taken_bytes < COMMIT_BYTES:
+                    while batch.lines and taken_bytes < COMMIT_BYTES and not is_over():
                         coming = ahead.submit(self._next, BATCH_BYTES) if batch.size_bytes >= BATCH_BYTES else None
                         self._apply(batch)
                         count += batch.lines

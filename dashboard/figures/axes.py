@@ -11,6 +11,9 @@ from typing import Any
 Row = dict[str, Any]
 Figure = dict[str, Any]
 
+SHORTEST_STEP_US = 5_000_000
+"""A rate over less says nothing."""
+
 
 def ms(at_us: int) -> float:
     return at_us / 1000
@@ -47,6 +50,12 @@ def every_step(
     for name in values:
         columns[name] = [by_step[step][name] or 0 if step in by_step else 0 for step in steps]
     return columns
+
+
+def step_s(at_us: int, since_us: int, until_us: int, bucket_us: int) -> float:
+    """Seconds of this step that are within the range, as the question tokens_over_time counts them."""
+    inside_us = min(at_us + bucket_us, until_us) - max(at_us, since_us)
+    return max(inside_us, min(bucket_us, SHORTEST_STEP_US)) / 1e6
 
 
 def with_gaps(rows: Sequence[Row], bucket_us: int, values: Iterable[str]) -> dict[str, list[Any]]:

@@ -113,7 +113,7 @@ def _bars(
         # By itself Plotly makes it of the smallest distance between two lanes.
         "width": BAR,
         "marker": {"color": css(hue), "line": {"width": 0}},
-        "customdata": [_said(row, end) for (row, _), end in zip(chosen, ends, strict=True)],
+        "customdata": [_said(row) for row, _ in chosen],
         "hovertemplate": "%{customdata}<extra></extra>",
         "meta": {"model": model, "phase": phase},
     }
@@ -123,10 +123,10 @@ def _bars(
     return trace
 
 
-def _said(row: Row, end_us: int) -> str:
-    lasts = duration(end_us - row["from_us"])
+def _said(row: Row) -> str:
+    lasts = duration(row["lasted_us"])
     if row["until_us"] is None:
-        lasts += " until now"
+        lasts += ", and it goes on"
     times = f", {row['intervals']:,} times in" if row["intervals"] > 1 else " for"
     return f"<b>{literal(row['model'])}</b><br>GPU {row['gpu']}: {PHASES[row['phase']]}{times} {lasts}"
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dashboard.figures.axes import Figure, Row, bands, every_step, layout, line, title
+from dashboard.figures.axes import Figure, Row, bands, every_step, layout, line, step_s, title
 
 HEIGHT_PX = 300
 
@@ -19,9 +19,14 @@ def figure(made: Sequence[Row], prompts: Sequence[Row], since_us: int, until_us:
     drawn["annotations"] = [title("generated tokens/s", upper[1]), title("prompt tokens/s", lower[1])]
     speed = every_step(made, since_us, until_us, bucket_us, ("frames_per_s",))
     read = every_step(prompts, since_us, until_us, bucket_us, ("cached_tokens", "uncached_tokens"))
-    together = [sum(both) for both in zip(read["cached_tokens"], read["uncached_tokens"], strict=True)]
+    lengths_s = [step_s(round(at_ms * 1000), since_us, until_us, bucket_us) for at_ms in read["at_ms"]]
+    per_s = {
+        value: [number / length_s for number, length_s in zip(read[value], lengths_s, strict=True)]
+        for value in ("cached_tokens", "uncached_tokens")
+    }
+    together = [sum(both) for both in zip(*per_s.values(), strict=True)]
     drawn["yaxis"] = _axis(upper, max(speed["frames_per_s"], default=0))
-    drawn["yaxis2"] = _axis(lower, max(together, default=0) / (bucket_us / 1e6))
+    drawn["yaxis2"] = _axis(lower, max(together, default=0))
     traces = [
         line(
             "generated",
@@ -37,13 +42,12 @@ def figure(made: Sequence[Row], prompts: Sequence[Row], since_us: int, until_us:
         ("computed", "uncached_tokens", "var(--hue-4)"),
         ("cached", "cached_tokens", "var(--hue-2)"),
     ):
-        per_s = [number / (bucket_us / 1e6) for number in read[value]]
         traces.append(
             {
                 "type": "bar",
                 "name": name,
                 "x": [at_ms + bucket_us / 2000 for at_ms in read["at_ms"]],
-                "y": per_s,
+                "y": per_s[value],
                 "yaxis": "y2",
                 "marker": {"color": colour, "line": {"width": 0}},
                 "hovertemplate": f"%{{y:,.3~r}} {name}/s<extra></extra>",

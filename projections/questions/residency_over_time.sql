@@ -6,6 +6,8 @@ SELECT
     greatest(min(from_us), $since_us) AS from_us,
     -- Of one that lasts, there is no end yet.
     CASE WHEN count(*) = count(until_us) THEN least(max(until_us), $until_us) END AS until_us,
+    -- How long it really was, beyond the range too; as far as that goes, where it lasts.
+    coalesce(CASE WHEN count(*) = count(until_us) THEN max(until_us) END, $until_us) - min(from_us) AS lasted_us,
     count(*) AS intervals,
     arg_max(replica, from_us) AS replica,
     arg_max(swap, from_us) AS swap

@@ -14,7 +14,8 @@ serving AS (
         SELECT replica, dispatched_us, ended_us FROM ended_requests
         WHERE ended_us > $since_us AND dispatched_us < $until_us AND slots_wanted > 0
         UNION ALL
-        SELECT replica, dispatched_us, NULL FROM open_requests WHERE dispatched_us < $until_us AND slots_wanted > 0
+        SELECT replica, dispatched_us, NULL FROM open_requests
+        WHERE stage = 'running' AND dispatched_us < $until_us AND slots_wanted > 0
     )
     JOIN (SELECT replica, gpus FROM replicas) USING (replica)
     GROUP BY gpus, dispatched_us // greatest(1, ($until_us - $since_us) // 5000)
@@ -22,7 +23,8 @@ serving AS (
 -- How many of each kind there are at a moment is one number, since sums cost the most here: those that run below 2^20,
 -- those that swap below 2^40, those that serve above.
 spans AS (
-    SELECT gpu, 1 AS kind, started_us AS from_us,
+    -- Of a run that the log no longer has the beginning of, it is not known.
+    SELECT gpu, 1 AS kind, coalesce(started_us, 0) AS from_us,
         CASE WHEN run < (SELECT max(run) FROM runs) THEN coalesce(stopped_us, last_us) ELSE stopped_us END AS until_us
     FROM runs, known
     UNION ALL

@@ -24,10 +24,10 @@ counted AS (
 ),
 swapped AS (
     SELECT
-        count(*) FILTER (target <> '') AS swaps,
+        count(*) AS swaps,
         coalesce(sum(took_us), 0)::BIGINT AS swapping_us
     FROM swaps
-    WHERE begun_us >= $since_us AND begun_us < $until_us AND ($model = '' OR target = $model)
+    WHERE begun_us >= $since_us AND begun_us < $until_us AND target <> '' AND ($model = '' OR target = $model)
 ),
 crashed AS (
     SELECT count(*) AS crashes

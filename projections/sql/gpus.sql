@@ -20,3 +20,10 @@ WHERE batch.type = 'RouterStarted'
 QUALIFY row_number() OVER (PARTITION BY gpu ORDER BY batch.seq DESC) = 1;
 DELETE FROM gpus WHERE gpu IN (SELECT gpu FROM seen_gpus);
 INSERT INTO gpus SELECT * FROM seen_gpus;
+
+-- seed
+-- A checkpoint knows how many there are.
+INSERT INTO gpus BY NAME
+SELECT unnest(range(coalesce((state ->> '$.settings.gpus')::INTEGER, 1)))::INTEGER AS gpu, '' AS uuid, '' AS name
+FROM checkpoint
+WHERE (state ->> 'run')::INTEGER > 0;

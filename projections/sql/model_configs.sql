@@ -42,6 +42,23 @@ LEFT JOIN prices ON prices.seq = batch.seq AND prices.model = each.key
 WHERE batch.type IN ('RouterStarted', 'ConfigLoaded')
 ORDER BY batch.seq, each.key;
 
+-- seed
+-- A checkpoint has no prices.
+INSERT INTO model_configs BY NAME
+SELECT
+    checkpoint.seq,
+    (state ->> 'now_us')::BIGINT AS at_us,
+    (state ->> 'run')::INTEGER AS run,
+    each.key AS model,
+    coalesce((each.value -> 'gpus')::INTEGER[], [0]) AS gpus,
+    coalesce((each.value ->> 'replicas')::INTEGER, 1) AS replicas,
+    coalesce((each.value ->> 'priority')::INTEGER, 0) AS priority,
+    coalesce((each.value ->> 'ttl_us')::BIGINT, 0) AS ttl_us,
+    coalesce((each.value ->> 'persistent')::BOOLEAN, false) AS persistent
+FROM checkpoint, json_each(state, '$.settings.models') AS each
+WHERE (state ->> 'run')::INTEGER > 0
+ORDER BY each.key;
+
 -- prune
 DELETE FROM model_configs AS old
 WHERE EXISTS (

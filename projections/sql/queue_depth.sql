@@ -1,4 +1,5 @@
 -- How many requests wait and run, after each change; counted over all models and for the model of the change.
+-- Where a request is for no time, it was not: one that is dispatched as it arrives has waited in no queue.
 
 -- create
 CREATE TABLE queue_depth (
@@ -31,7 +32,8 @@ WITH known AS (
 moves AS (
     SELECT
         batch.seq,
-        batch.at_us,
+        -- A lost request was there until its run ended, not until the next one began.
+        CASE WHEN batch.type = 'RequestLost' THEN coalesce(runs.last_us, batch.at_us) ELSE batch.at_us END AS at_us,
         batch.run,
         batch.rid,
         known.model,
@@ -45,13 +47,17 @@ moves AS (
         END AS stage
     FROM batch
     JOIN known ON known.rid = batch.rid
+    LEFT JOIN runs ON runs.run = batch.lost_run
     WHERE batch.type IN (
         'RequestArrived', 'RequestDispatched', 'RequestRequeued', 'RequestFinished', 'RequestCancelled',
         'RequestFailed', 'RequestRejected', 'RequestLost'
     )
 ),
 changes AS (
-    SELECT *, CASE WHEN lag(rid) OVER in_order = rid THEN lag(stage) OVER in_order ELSE was END AS before
+    SELECT
+        *,
+        CASE WHEN lag(rid) OVER in_order = rid THEN lag(stage) OVER in_order ELSE was END AS before,
+        coalesce(lead(rid) OVER in_order = rid AND lead(at_us) OVER in_order = at_us, false) AS is_passing
     FROM moves
     WINDOW in_order AS (ORDER BY rid, seq)
 )
@@ -62,9 +68,14 @@ SELECT
     rid,
     model,
     (stage = 1)::BIGINT - (before = 1)::BIGINT AS queued_by,
-    (stage = 2)::BIGINT - (before = 2)::BIGINT AS in_flight_by
+    (stage = 2)::BIGINT - (before = 2)::BIGINT AS in_flight_by,
+    is_passing
 FROM changes
 WHERE stage <> before;
+
+-- The batch before may have ended in the middle of a moment.
+DELETE FROM queue_depth USING queue_moves AS later
+WHERE later.rid = queue_depth.rid AND later.at_us = queue_depth.at_us;
 
 -- Running sums cost the most here: each is of two counts in one number, the upper half of which counts what waits.
 INSERT INTO queue_depth
@@ -88,6 +99,7 @@ FROM (
     CROSS JOIN (SELECT coalesce(sum(queued * 4294967296 + in_flight), 0) AS counts FROM queue_now) AS total
     LEFT JOIN queue_now AS own ON own.model = moves.model
 )
+WHERE NOT is_passing
 ORDER BY seq;
 
 MERGE INTO queue_now USING (

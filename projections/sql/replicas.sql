@@ -37,14 +37,15 @@ CREATE TABLE replicas (
 CREATE VIEW residency AS
 SELECT unnest(gpus) AS gpu, model, replica, phase, from_us, until_us, run, swap
 FROM (
-    SELECT *, 'loading' AS phase, ordered_us AS from_us, coalesce(ready_us, stop_ordered_us, ended_us) AS until_us
+    SELECT *, 'loading' AS phase, ordered_us AS from_us, least(ready_us, stop_ordered_us, ended_us) AS until_us
     FROM replicas
     UNION ALL
     SELECT *, 'ready', ready_us, coalesce(stop_ordered_us, ended_us) FROM replicas
     UNION ALL
     SELECT *, 'stopping', stop_ordered_us, ended_us FROM replicas
 )
-WHERE from_us IS NOT NULL;
+-- One that became ready just after it was told to stop was never there to be used.
+WHERE from_us IS NOT NULL AND (until_us IS NULL OR from_us <= until_us);
 
 -- apply events: ReplicaSpawnOrdered
 INSERT INTO replicas BY NAME

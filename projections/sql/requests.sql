@@ -20,7 +20,7 @@ CREATE TABLE ended_requests (
     conversation VARCHAR,
     session VARCHAR,
     after_rid BIGINT,
-    slots_wanted INTEGER,
+    slots_wanted BIGINT,
     body_bytes BIGINT,
     prompt_bytes BIGINT,
     estimated_tokens BIGINT,
@@ -152,7 +152,7 @@ FROM (
 ) AS sent
 WHERE sent.rid = touched.rid;
 
--- apply events: RequestRequeued
+-- apply events: RequestRequeued (RequestDispatched)
 UPDATE touched SET stage = last.stage
 FROM (
     SELECT rid, arg_max(CASE type WHEN 'RequestRequeued' THEN 'queued' ELSE 'running' END, seq) AS stage
@@ -216,7 +216,10 @@ SELECT touched.* REPLACE (
     done.timing.prompt_n / nullif(done.timing.prompt_us, 0) * 1e6 AS prompt_tokens_per_s,
     coalesce(
         done.timing.predicted_n / nullif(done.timing.predicted_us, 0),
-        (done.completion_n - 1) / nullif(done.took_us - done.first_token_us, 0)
+        -- Of an answer in one piece, it is not known when its first token was made.
+        CASE WHEN touched.stream AND done.completion_n > 1
+            THEN (done.completion_n - 1) / nullif(done.took_us - done.first_token_us, 0)
+        END
     ) * 1e6 AS tokens_per_s,
     done.timing.draft_n AS draft_tokens,
     done.timing.draft_accepted_n AS draft_accepted_tokens,
@@ -259,7 +262,7 @@ SELECT
     (each.value ->> 'priority')::INTEGER AS priority,
     each.value ->> 'key' AS key,
     each.value ->> 'conversation' AS conversation,
-    (each.value ->> 'slots_wanted')::INTEGER AS slots_wanted,
+    (each.value ->> 'slots_wanted')::BIGINT AS slots_wanted,
     CASE WHEN each.value ->> 'replica' = '' THEN 'queued' ELSE 'running' END AS stage,
     (each.value ->> 'attempt')::INTEGER - (each.value ->> 'replica' = '')::INTEGER AS attempts,
     nullif(each.value ->> 'replica', '') AS replica

@@ -8,7 +8,7 @@ CREATE TABLE token_seconds (
     rid BIGINT,
     frames INTEGER,
     first_frame_us BIGINT,
-    gaps_us UINTEGER[],
+    gaps_us BIGINT[],
     gaps_sum_us BIGINT,
     gap_max_us BIGINT,
     stalls INTEGER

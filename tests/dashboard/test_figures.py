@@ -28,6 +28,7 @@ def stay(
 ) -> dict[str, Any]:
     return {
         "gpu": gpu, "model": model, "phase": phase, "from_us": at(start), "until_us": None if end is None else at(end),
+        "lasted_us": (UNTIL_US if end is None else at(end)) - at(start),
         "intervals": intervals, "replica": f"{model}#0", "swap": 1,
     }  # fmt: skip
 
@@ -105,7 +106,8 @@ def test_a_stay_is_a_bar_from_its_beginning_to_its_end_and_one_that_lasts_ends_n
     a, b = traces(figure)["a"], traces(figure)["b"]
     assert (a["base"], a["x"]) == ([ms(0)], [100_000])
     assert (b["base"], b["x"]) == ([ms(110)], [490_000])
-    assert "until now" in b["customdata"][0]
+    assert a["customdata"][0].endswith("loaded for 100 s")
+    assert b["customdata"][0].endswith("loaded for 8 min 10 s, and it goes on")
     assert a["y"] == b["y"], "one after the other, they share a lane"
 
 
@@ -203,6 +205,14 @@ def test_tokens_are_per_second_and_the_prompts_are_stacked() -> None:
     assert traces(figure)["cached"]["y"] == [30, 0, 0]
     assert figure["layout"]["barmode"] == "stack"
     assert tokens.figure([], [], START_US, UNTIL_US, STEP_US) is None
+
+
+def test_a_step_that_has_just_begun_is_not_drawn_as_a_fall() -> None:
+    """Half of the last step has passed, with half of its tokens."""
+    prompts = [{"at_us": at(second), "cached_tokens": 0, "uncached_tokens": n} for second, n in ((0, 700), (10, 350))]
+    figure = tokens.figure([], prompts, START_US, at(15), STEP_US)
+    assert figure is not None
+    assert traces(figure)["computed"]["y"] == [70, 70]
 
 
 def test_less_than_a_token_per_second_is_not_told_in_thousandths() -> None:

@@ -177,3 +177,17 @@ def test_a_request_tells_what_became_of_its_model_s_name_and_of_its_parameters(t
 
     assert (first["asked"], first["via"], first["rewrote"]) == ("best", "selector best", ["temperature", "seed"])
     assert (second["asked"], second["via"], second["rewrote"]) == ("", "", [])
+
+
+def test_the_speed_of_an_answer_is_not_guessed_where_nobody_told_it(tmp_path: Path) -> None:
+    """Without llama-server's own account, only a stream shows how long its tokens took: first a stream, then one of one
+    token, then an answer in one piece."""
+    end = {"replica": "A#0.1", "took_us": 6 * S}
+    with Story(tmp_path / "log") as story:
+        for rid, is_stream in ((1, True), (2, True), (3, False)):
+            story.at(1, arrives(rid, "A", 1, stream=is_stream), e.RequestDispatched(rid=rid, replica="A#0.1"))
+        story.at(7, e.RequestFinished(rid=1, first_token_us=S, completion_tokens=51, **end))  # type: ignore[arg-type]
+        story.at(7, e.RequestFinished(rid=2, first_token_us=S, completion_tokens=0, **end))  # type: ignore[arg-type]
+        story.at(7, e.RequestFinished(rid=3, first_token_us=6 * S - 100, completion_tokens=51, **end))  # type: ignore[arg-type]
+
+    assert [row["tokens_per_s"] for row in rows(tmp_path)] == [10, None, None]

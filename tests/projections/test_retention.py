@@ -7,6 +7,7 @@ import pytest
 
 from eventlog.housekeeping import read_header
 from eventlog.segments import STREAMS, list_segments
+from projections import questions
 from projections.projector import Projector
 from tests.projections.logs import Row, ask, project, unruly_log
 
@@ -101,3 +102,23 @@ def test_the_settings_of_a_run_are_known_although_its_beginning_was_cut(tmp_path
     with project(log, tmp_path / "db") as projector:
         assert ask(projector, wanted) == whole
         assert ask(projector, "SELECT count(*) AS n FROM settings WHERE head_grace_us IS NULL") == [{"n": 0}]
+
+
+def test_models_and_gpus_of_a_run_are_known_although_its_beginning_was_cut(tmp_path: Path) -> None:
+    """All but the prices, and the names of the GPUs, which no checkpoint has."""
+    models = "SELECT run, * EXCLUDE (seq, at_us, input_price, cached_input_price, output_price) FROM model_configs"
+    wanted = (f"{models} ORDER BY model", "SELECT gpu FROM gpus ORDER BY gpu")
+    log = tmp_path / "log"
+    unruly_log(log, runs=1, requests=60, segment_bytes=9_000)
+    with project(log, tmp_path / "whole") as projector:
+        whole = [ask(projector, sql) for sql in wanted]
+    cut(log, 3)
+
+    with project(log, tmp_path / "db") as projector:
+        assert ask(projector, wanted[0]) == whole[0]
+        assert ask(projector, wanted[1])
+        status = questions.find("status_over_time")
+        until_us = ask(projector, "SELECT last_us FROM runs")[0]["last_us"]
+        with projector.cursor() as cursor:
+            rows = cursor.execute(status.sql, status.parameters(since_us=until_us - 5_000_000, until_us=until_us))
+            assert "inactive" not in {row[1] for row in rows.fetchall()}, "the router ran all the time"

@@ -1,5 +1,6 @@
 """What the other tables say: swaps and who left for them, processes and their GPUs, crashes, the queue, tokens."""
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -194,6 +195,57 @@ def test_the_queue_counts_over_all_models_and_for_each(tmp_path: Path) -> None:
     ]
 
 
+def test_a_request_that_is_sent_again_as_it_comes_back_is_running_and_counted_as_such(tmp_path: Path) -> None:
+    """Its replica is lost and another one has room: both decisions come in one batch."""
+    with Story(tmp_path / "log") as story:
+        story.at(1, arrives(1, "A", 1))
+        story.at(2, e.RequestDispatched(rid=1, replica="A#0.1"))
+        with project(tmp_path / "log", tmp_path / "db") as projector:
+            story.at(3, e.RequestRequeued(rid=1, replica="A#0.1", attempt=2))
+            story.at(3, e.RequestDispatched(rid=1, replica="A#1.2", attempt=2))
+            projector.poll()
+            assert ask(projector, "SELECT stage, attempts FROM requests") == [{"stage": "running", "attempts": 2}]
+            story.at(4, e.RequestFinished(rid=1, replica="A#1.2"))
+            projector.poll()
+            assert ask(projector, "FROM queue_now") == [{"model": "A", "queued": 0, "in_flight": 0}]
+
+
+def test_a_queue_that_nobody_stood_in_is_not_told_of_whatever_a_batch_ends_with(tmp_path: Path) -> None:
+    with Story(tmp_path / "log") as story, Projector(tmp_path / "log", tmp_path / "live") as live:
+        for event in (arrives(1, "A", 1), e.RequestDispatched(rid=1, replica="A#0.1"), arrives(2, "A", 1)):
+            story.at(1, event)
+            live.poll()
+        with project(tmp_path / "log", tmp_path / "db") as rebuilt:
+            wanted = "SELECT rid, queued, in_flight FROM queue_depth ORDER BY seq"
+            assert ask(live, wanted) == ask(rebuilt, wanted)
+            assert [tuple(row.values()) for row in ask(live, wanted)] == [(1, 0, 1), (2, 1, 1)]
+
+
+def test_numbers_as_large_as_they_may_be_stop_nothing(tmp_path: Path) -> None:
+    """Thousands of prompts with an `n` of two thousand millions; a machine that slept for a night in a stream."""
+    night_us = 9 * 3600 * S
+    with Story(tmp_path / "log") as story:
+        story.at(1, arrives(1, "A", 1, slots_wanted=5000 * (2**31 - 1), max_tokens=2**31 - 1))
+        story.at(2, e.TokensStreamed(rid=1, gaps_us=[night_us, 20_000, night_us]))
+
+    with project(tmp_path / "log", tmp_path / "db") as projector:
+        assert ask(projector, "SELECT slots_wanted FROM requests") == [{"slots_wanted": 5000 * (2**31 - 1)}]
+        assert ask(projector, "SELECT first_frame_us, gap_max_us FROM token_timings") == [
+            {"first_frame_us": night_us, "gap_max_us": night_us}
+        ]
+
+
+def test_a_process_that_is_ready_after_it_was_told_to_stop_was_never_there(tmp_path: Path) -> None:
+    with Story(tmp_path / "log") as story:
+        story.at(1, e.ReplicaSpawnOrdered(replica="A#0.1", model="A", index=0, gpus=(0,)))
+        story.at(3, e.ReplicaStopOrdered(replica="A#0.1", why="unload", force=True))
+        story.at(4, e.ReplicaReady(replica="A#0.1", slots=1))
+        story.at(6, e.ReplicaStopped(replica="A#0.1"))
+
+    found = answer(tmp_path, "SELECT phase, from_us, until_us FROM residency ORDER BY from_us")
+    assert [tuple(row.values()) for row in found] == [("loading", us(1), us(3)), ("stopping", us(3), us(6))]
+
+
 def test_the_first_gap_of_a_stream_is_the_wait_for_its_first_token_and_no_gap(tmp_path: Path) -> None:
     with Story(tmp_path / "log") as story:
         story.at(1, e.TokensStreamed(rid=1, gaps_us=[800_000, 10_000, 20_000]))
@@ -254,10 +306,14 @@ def test_an_event_of_a_type_that_is_not_known_is_passed_over(tmp_path: Path) -> 
 
 
 def test_the_tables_are_fed_by_events_that_exist() -> None:
-    """And a step runs when there is one of the types that its SQL names; it may name others besides."""
+    """And a step that asks for a type is given the lines of that type, whatever makes it run."""
     observed = {kind.__name__ for kind in e.OBSERVATIONS}
     for definition in definitions():
         for step in definition.steps:
+            assert step.causes
+            assert step.causes <= step.types, definition.name
+            if step.types != {"*"}:
+                assert set(re.findall(r"'(\w+)'", step.sql)) & set(BY_NAME) <= step.types, definition.name
             assert step.types <= set(BY_NAME) or step.types == {"*"}, definition.name
             if step.types != {"*"}:
                 assert (definition.stream == "observations") == bool(step.types & observed), definition.name
