@@ -8,7 +8,8 @@
     POST /api/sql {"sql": "SELECT ..."} any question that reads
     GET  /dash, /dash/...               the pages, each a module of PAGES
 
-An answer has `columns`, `types` and `rows`; a mistake is {"error": {"message": ...}}, as everywhere in the router.
+An answer has `columns`, `types` and `rows`; a mistake is {"error": {"message": ...}}, as everywhere in the router, or a
+page to somebody who looks at one.
 While the tables are being built, everything but /health is answered 503, since every number would be too small.
 """
 
@@ -17,7 +18,9 @@ from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dashboard import (
@@ -33,6 +36,7 @@ from dashboard import (
 )
 from dashboard.history import History
 from dashboard.news import News, TooMany
+from dashboard.pages import page
 from projections import questions
 from projections.errors import QuestionFailed
 from projections.output import plain
@@ -40,6 +44,7 @@ from projections.sandbox import Answer
 
 TIME_LIMIT_S = 30.0
 MAX_ROWS = 100_000
+NOTHING = "there is nothing at this address"
 SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -66,8 +71,30 @@ def create_app(history: History, news: News | None = None) -> FastAPI:
     app.add_middleware(Door, history=history)
 
     @app.exception_handler(QuestionFailed)
-    async def mistaken(request: Request, error: QuestionFailed) -> JSONResponse:
-        return _error(400, "invalid_question", str(error))
+    async def mistaken(request: Request, error: QuestionFailed) -> Response:
+        return _told(request, 400, "invalid_question", str(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        place, name = first["loc"][0], str(first["loc"][-1])
+        if place == "path":
+            return _told(request, 404, "not_found", NOTHING)
+        return _told(request, 400, "invalid_parameter", f"{name} is {first['input']!r}: {first['msg'].lower()}")
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 404:
+            return _told(request, 404, "not_found", NOTHING)
+        return _told(
+            request, error.status_code, "method_not_allowed", f"{request.method} is not what this address takes"
+        )
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> Response:
+        return _told(
+            request, 500, "internal_error", "the dashboard made a mistake of its own; the router's diary says which"
+        )
 
     app.include_router(assets.routes())
     app.include_router(history_api.routes(history))
@@ -140,5 +167,16 @@ def _answer(answer: Answer) -> JSONResponse:
     return JSONResponse({"columns": answer.columns, "types": answer.types, "rows": rows, "more": answer.more})
 
 
+def _told(request: Request, status: int, code: str, message: str) -> Response:
+    """What is wrong: as a page to somebody who looks at one."""
+    path = request.url.path
+    is_page = path.startswith(("/dash", "/chat", "/translate")) and not path.startswith(("/dash/api/", "/dash/static/"))
+    if is_page and "text/html" in request.headers.get("accept", ""):
+        what = "There is no such page" if status == 404 else "This page could not be made"
+        return page(request, "problem.html", status=status, what=what, why=message)
+    return _error(status, code, message)
+
+
 def _error(status: int, code: str, message: str) -> JSONResponse:
-    return JSONResponse({"error": {"message": message, "type": "invalid_request_error", "code": code}}, status)
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return JSONResponse({"error": {"message": message, "type": kind, "code": code}}, status)

@@ -10,7 +10,7 @@ HUES = 12
 TIME_LIMIT_S = 5.0
 
 _CONFIGURED = """
-SELECT DISTINCT model FROM model_configs WHERE at_us = (SELECT max(at_us) FROM model_configs) ORDER BY model
+SELECT model FROM model_configs WHERE seq = (SELECT max(seq) FROM model_configs) ORDER BY model
 """
 
 

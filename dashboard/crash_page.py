@@ -10,7 +10,7 @@ from dashboard.assets import PLOTLY
 from dashboard.commands import CommandFailed
 from dashboard.figures.memory import memory_figure
 from dashboard.history import History
-from dashboard.pages import page
+from dashboard.pages import Number, page
 from dashboard.postmortems import Made, Postmortems
 from dashboard.rows import Row, one, rows
 from dashboard.units import count, duration, gpus, listed, size
@@ -60,7 +60,7 @@ def routes(history: History) -> APIRouter:
         return JSONResponse(plain([{**row, "words": words.crash(row)} for row in found]))
 
     @router.get("/dash/crashes/{seq}")
-    async def show(request: Request, seq: int) -> HTMLResponse:
+    async def show(request: Request, seq: Number) -> HTMLResponse:
         crash = await one(history, CRASH, seq=seq)
         if crash is None:
             return page(request, "missing.html", status=404, what=f"Crash #{seq}", why=MISSING, again=False)
@@ -83,7 +83,7 @@ def routes(history: History) -> APIRouter:
         )
 
     @router.get("/dash/api/crashes/{seq}")
-    async def tell(seq: int) -> Response:
+    async def tell(seq: Number) -> Response:
         crash = await one(history, CRASH, seq=seq)
         if crash is None:
             return _error(404, "not_found", f"crash #{seq}: {MISSING}")
@@ -94,11 +94,11 @@ def routes(history: History) -> APIRouter:
         return JSONResponse({"crash": plain(crash), "words": words.crash(crash), "postmortem": made.story})
 
     @router.get("/dash/crashes/{seq}/postmortem.txt")
-    async def text(seq: int) -> Response:
+    async def text(seq: Number) -> Response:
         return await _download(seq, "txt", "text/plain; charset=utf-8")
 
     @router.get("/dash/crashes/{seq}/bundle.zip")
-    async def bundle(seq: int) -> Response:
+    async def bundle(seq: Number) -> Response:
         return await _download(seq, "zip", "application/zip")
 
     async def _download(seq: int, ending: str, media_type: str) -> Response:

@@ -59,7 +59,7 @@ class History:
         self._changed = changed
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="question")
         self._thread = threading.Thread(target=self._follow, name="projector", daemon=True)
-        self._closing = False
+        self._closing = threading.Event()
         self._wake = threading.Event()
         self._waiting: list[Callable[[], object]] = []
         """To be called by the thread once it has looked at the log."""
@@ -118,7 +118,7 @@ class History:
         }
 
     def close(self) -> None:
-        self._closing = True
+        self._closing.set()
         self._wake.set()
         self._thread.join()
         self._readers.shutdown(cancel_futures=True)
@@ -132,10 +132,11 @@ class History:
     def _follow(self) -> None:
         rebuilt_because = self._projector.rebuilt_because
         try:
-            while not self._closing:
+            while not self._closing.is_set():
                 self._wake.clear()
                 waiting, self._waiting = self._waiting, []
-                some = self._projector.poll()
+                # At first all that is there, as quickly as it can be; then, in small pieces, whatever comes.
+                some = self._projector.poll() if self._caught_up else self._projector.catch_up(self._closing)
                 if rebuilt_because != self._projector.rebuilt_because:
                     rebuilt_because = self._projector.rebuilt_because
                     self._caught_up = False

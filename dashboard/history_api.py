@@ -74,7 +74,7 @@ MANY = ("model", "outcome", "key", "client", "session", "route")
 HISTORY_PARAMETERS = (*MANY, "since", "until", "limit", "before", "after", "order")
 TIMELINE_PARAMETERS = ("since", "until", "gpu")
 
-_RESET = "SELECT max(seq), max(at_us) FROM operations WHERE kind = 'reset_history'"
+_RESET = "SELECT max(seq), arg_max(at_us, seq) FROM operations WHERE kind = 'reset_history'"
 
 
 def routes(history: History) -> APIRouter:

@@ -40,8 +40,11 @@ class News:
         self._listeners = 0
 
     def changed(self, tables: frozenset[str], seq: int) -> None:
-        """These tables have taken lines; all together have reached `seq`."""
-        self._seq = max(self._seq, seq)
+        """These tables have taken lines; all together have reached `seq`.
+
+        Each change has a number of its own, also one of the stream that is behind the other.
+        """
+        self._seq = max(self._seq + 1, seq)
         self._changed_at.update(dict.fromkeys(tables, self._seq))
         self._wake()
 

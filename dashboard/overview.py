@@ -1,5 +1,6 @@
 """The page `/dash`. What it shows comes as JSON: from the router itself, and from `panels`."""
 
+import asyncio
 import math
 import time
 
@@ -40,6 +41,7 @@ SCRIPTS = tuple(
 """Asked for at once, and not one after the other as they import each other."""
 
 
+SOON_S = 0.2
 LONGEST_DEFAULT = "24h"
 """What a router that has been there for long shows first."""
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400}
@@ -56,8 +58,9 @@ def default_range(age_s: float) -> str:
 async def _age_s(history: History) -> float:
     """Since the first request; endless where that is not known soon: the page does not wait for it."""
     try:
-        answer = await history.ask("SELECT min(arrived_us) FROM requests", time_limit_s=0.2)
-    except QuestionFailed:
+        async with asyncio.timeout(SOON_S):  # others may be asking
+            answer = await history.ask("SELECT min(arrived_us) FROM requests", time_limit_s=SOON_S)
+    except (QuestionFailed, TimeoutError):
         return math.inf
     first_us = answer.rows[0][0]
     return 0.0 if first_us is None else time.time() - first_us / 1e6

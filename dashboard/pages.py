@@ -17,14 +17,14 @@ alone; see static/story.js.
 
 import re
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Request
+from fastapi import Path, Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from dashboard import units
+from dashboard import units, words
 from dashboard.assets import assets
 
 NAVIGATION = (
@@ -35,6 +35,9 @@ NAVIGATION = (
     ("docs", "API docs"),
 )
 """Path from the root, and name."""
+
+Number = Annotated[int, Path(ge=0, le=(1 << 63) - 1)]
+"""Of a request, a swap, a line: in an address, as large as the tables can hold. With any other there is nothing."""
 
 UNITS = ("duration", "number", "count", "rate", "percent", "signed_percent", "size", "mib", "cost", "listed", "gpus")
 """Filters of templates that `units` has."""
@@ -85,7 +88,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {name: getattr(units, name) for name in UNITS}
-    environment.filters |= {"time": time, "linked": linked}
+    environment.filters |= {"time": time, "linked": linked, "sentence": words.sentence}
     return environment
 
 

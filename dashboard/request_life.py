@@ -26,6 +26,9 @@ TIMING = "SELECT * FROM token_timings WHERE rid = $rid"
 TOKENS = "SELECT at_us, frames, first_frame_us, gaps_us FROM token_seconds WHERE rid = $rid ORDER BY seq"
 QUEUED = "SELECT min(at_us) AS at_us FROM queue_depth WHERE rid = $rid"
 DECISIONS = "SELECT * FROM decisions WHERE rid = $rid AND type NOT IN ('TimerSet', 'TimerCancelled') ORDER BY seq"
+MOVES = """
+SELECT * FROM decisions WHERE rid = $rid AND type IN ('RequestDispatched', 'RequestRequeued') ORDER BY seq
+"""
 HOLDS = """
 SELECT seq, at_us, rid, why, blocked_by FROM decisions
 WHERE type = 'RequestHeld' AND model = $model AND rid <= $rid
@@ -92,7 +95,8 @@ class Life:
     """The last moment that is known of: its end or, while it lives, that of its run."""
     stretches: list[Stretch]
     decisions: list[Row]
-    """With `words`."""
+    """With `words`; the first of them."""
+    decisions_more: bool
     overtook: list[int]
     overtook_count: int
     passed_by: list[Row]
@@ -132,15 +136,15 @@ async def read(history: History, rid: int) -> Life | None:
     from_us: int = request["arrived_us"]
     last_us = (run or {}).get("last_us") or from_us
     now_us: int = request["ended_us"] or max(last_us, from_us)
-    decisions = await rows(history, DECISIONS, DECISIONS_SHOWN, rid=rid)
-    moves = [row for row in decisions if row["type"] in ("RequestDispatched", "RequestRequeued")]
+    decisions = await rows(history, DECISIONS, DECISIONS_SHOWN + 1, rid=rid)
+    moves = await rows(history, MOVES, rid=rid)
     is_away = bool(moves) and moves[-1]["type"] == "RequestDispatched"
     waited_until_us = moves[-1]["at_us"] if is_away else now_us
     span: dict[str, Any] = {"model": request["model"], "from_us": from_us, "to_us": waited_until_us}
     found = {
         "swaps": await rows(history, SWAPS, 100, **span),
         "replicas": await rows(history, REPLICAS, 200, **span),
-        "holds": await rows(history, HOLDS, 500, rid=rid, seq=request["seq"] or 0, **span),
+        "holds": await rows(history, HOLDS, 2000, rid=rid, seq=request["seq"] or 0, **span),
     }
     swaps = found["swaps"]
     victims = await rows(history, VICTIMS, swaps=[swap["swap"] for swap in swaps]) if swaps else []
@@ -159,7 +163,7 @@ async def read(history: History, rid: int) -> Life | None:
         to_us=waited_until_us,
         gpus=(config or {}).get("gpus") or [],
     )
-    dispatches = [row for row in decisions if row["type"] == "RequestDispatched"]
+    dispatches = [row for row in moves if row["type"] == "RequestDispatched"]
     in_queue_us = (queued or {}).get("at_us") or from_us
     tokens = await rows(history, TOKENS, rid=rid)
     return Life(
@@ -167,12 +171,13 @@ async def read(history: History, rid: int) -> Life | None:
         now_us=now_us,
         stretches=sorted(
             [
-                *waits(request, decisions, found["holds"], swaps, found["replicas"], in_queue_us, now_us),
-                *runs(request, dispatches, decisions, tokens[0]["first_frame_us"] if tokens else None),
+                *waits(request, moves, found["holds"], swaps, found["replicas"], in_queue_us, now_us),
+                *runs(request, dispatches, moves, tokens[0]["first_frame_us"] if tokens else None),
             ],
             key=lambda stretch: stretch.from_us,
         ),
-        decisions=[said(row) for row in decisions],
+        decisions=[said(row) for row in decisions[:DECISIONS_SHOWN]],
+        decisions_more=len(decisions) > DECISIONS_SHOWN,
         overtook=[rid for row in dispatches for rid in row["overtook_first"] or []],
         overtook_count=sum(row["overtook"] or 0 for row in dispatches),
         passed_by=[{**row, "words": passing(row, request, found["holds"])} for row in passed_by],
@@ -196,7 +201,7 @@ def said(row: Row) -> Row:
 
 def waits(
     request: Row,
-    decisions: Sequence[Row],
+    moves: Sequence[Row],
     holds: Sequence[Row],
     swaps: Sequence[Row],
     replicas: Sequence[Row],
@@ -205,14 +210,15 @@ def waits(
 ) -> list[Stretch]:
     """Its time in the queue, cut into stretches with one reason each, without a gap.
 
-    `holds`, `swaps`, `replicas` are those of its model while it waited; `in_queue_us`: its body was complete.
+    `moves`: its dispatches, and the decisions by which it came back. `holds`, `swaps`, `replicas` are those of its
+    model while it waited; `in_queue_us`: its body was complete.
     """
     found: list[Stretch] = []
     arrived_us = request["arrived_us"]
     if in_queue_us > arrived_us:
         found.append(Stretch("queued", "body", arrived_us, in_queue_us, words.WAITED_FOR["body"]))
     attempt = 1
-    for from_us, to_us in _in_queue(request, decisions, in_queue_us):
+    for from_us, to_us in _in_queue(request, moves, in_queue_us):
         end_us = now_us if to_us is None else to_us
         cuts = {from_us, end_us}
         for swap in swaps:
@@ -236,11 +242,11 @@ def waits(
     return found
 
 
-def _in_queue(request: Row, decisions: Sequence[Row], in_queue_us: int) -> list[tuple[int, int | None]]:
+def _in_queue(request: Row, moves: Sequence[Row], in_queue_us: int) -> list[tuple[int, int | None]]:
     """Its stays in the queue; the last one has no end while it is there."""
     stays: list[tuple[int, int | None]] = []
     since_us: int | None = in_queue_us
-    for row in decisions:
+    for row in moves:
         if row["type"] == "RequestDispatched" and since_us is not None:
             stays.append((since_us, row["at_us"]))
             since_us = None
@@ -293,15 +299,13 @@ def _waits_for(
 # --- its time on a replica ------------------------------------------------------------------------------------------
 
 
-def runs(
-    request: Row, dispatches: Sequence[Row], decisions: Sequence[Row], first_frame_us: int | None
-) -> list[Stretch]:
+def runs(request: Row, dispatches: Sequence[Row], moves: Sequence[Row], first_frame_us: int | None) -> list[Stretch]:
     """Its attempts. Of the last one, reading the prompt and writing tokens are told apart where that is known.
 
     `first_frame_us`: from the dispatch to the first token, as seen while it still runs.
     """
     found: list[Stretch] = []
-    requeued = [row for row in decisions if row["type"] == "RequestRequeued"]
+    requeued = [row for row in moves if row["type"] == "RequestRequeued"]
     for number, row in enumerate(dispatches, 1):
         later = dispatches[number]["seq"] if number < len(dispatches) else None
         lost_us = next((each["at_us"] for each in requeued if _between(row["seq"], each["seq"], later)), None)

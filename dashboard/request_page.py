@@ -9,7 +9,7 @@ from dashboard import request_life, words
 from dashboard.assets import PLOTLY
 from dashboard.figures.gaps import gaps_figure
 from dashboard.history import History
-from dashboard.pages import page
+from dashboard.pages import Number, page
 from dashboard.request_life import Life, Stretch
 from dashboard.rows import Row, one
 from dashboard.units import UNKNOWN, cost, count, duration, number, percent, rate, size
@@ -39,7 +39,7 @@ def routes(history: History) -> APIRouter:
     router = APIRouter()
 
     @router.get("/dash/requests/{rid}")
-    async def show(request: Request, rid: int) -> HTMLResponse:
+    async def show(request: Request, rid: Number) -> HTMLResponse:
         life = await request_life.read(history, rid)
         if life is None:
             why, soon = await _missing(history, rid)
@@ -47,7 +47,7 @@ def routes(history: History) -> APIRouter:
         return page(request, "request.html", **shown(life))
 
     @router.get("/dash/api/requests/{rid}")
-    async def tell(rid: int) -> Response:
+    async def tell(rid: Number) -> Response:
         life = await request_life.read(history, rid)
         if life is None:
             why, _ = await _missing(history, rid)
@@ -149,7 +149,7 @@ def facts(request: Row) -> list[tuple[str, str]]:
         draft = f"{number(request['draft_tokens'])}, {number(request['draft_accepted_tokens'])} accepted"
     found = [
         ("route", request["route"] or None),
-        ("answer", "as a stream" if request["stream"] else "in one piece"),
+        ("answer", "as a stream" if request["stream"] else None if request["stream"] is None else "in one piece"),
         ("API key", request["key"] or None),
         ("client", request["client"] or None),
         ("conversation", request["conversation"] or None),
@@ -168,7 +168,7 @@ def facts(request: Row) -> list[tuple[str, str]]:
         ("answer speed", rate(request["tokens_per_s"]) if request["tokens_per_s"] else None),
         ("drafted tokens", draft),
         ("sent to the client", size(request["bytes_out"]) if request["bytes_out"] else None),
-        ("went on without its client", "yes" if request["detached"] else None),
+        ("goes on without its client", "yes" if request["detached"] else None),
     ]
     return [(name, value) for name, value in found if value is not None]
 

@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from dashboard import swap_story, words
 from dashboard.history import History
-from dashboard.pages import page
+from dashboard.pages import Number, page
 from dashboard.swap_story import Story
 from dashboard.units import count, duration, gpus
 from projections.output import plain
@@ -20,14 +20,14 @@ def routes(history: History) -> APIRouter:
     router = APIRouter()
 
     @router.get("/dash/swaps/{swap}")
-    async def show(request: Request, swap: int) -> HTMLResponse:
+    async def show(request: Request, swap: Number) -> HTMLResponse:
         story = await swap_story.read(history, swap)
         if story is None:
             return page(request, "missing.html", status=404, what=f"Swap {swap}", why=MISSING, again=False)
         return page(request, "swap.html", **shown(story))
 
     @router.get("/dash/api/swaps/{swap}")
-    async def tell(swap: int) -> Response:
+    async def tell(swap: Number) -> Response:
         story = await swap_story.read(history, swap)
         if story is None:
             error = {"message": f"swap {swap}: {MISSING}", "type": "invalid_request_error", "code": "not_found"}
@@ -62,6 +62,7 @@ def shown(story: Story) -> dict[str, Any]:
         "endings": words.ENDINGS,
         "failures": words.LOAD_FAILURES,
         "by_worth": any(candidate["worth"] is not None for candidate in story.candidates),
+        "by_load": swap["eviction"] == "fifo",
     }
 
 
@@ -80,14 +81,13 @@ def phases(story: Story) -> list[dict[str, Any]]:
 def tiles(story: Story) -> list[dict[str, str]]:
     swap = story.swap
     took_us = swap["took_us"] if swap["took_us"] is not None else story.now_us - swap["begun_us"]
-    waits = [row["load_wait_us"] for row in story.waited if row["load_wait_us"]]
     found = [
         ("Took", duration(took_us), "so far" if story.is_live else "from the decision to the end"),
         ("On", gpus(swap["footprint"]), "requests for others do not notice"),
         (
             "Waited for it",
-            count(len(story.waited), "request") + (" or more" if story.waited_more else ""),
-            f"{duration(sum(waits))} in all" if waits else "",
+            count(story.waited_count, "request"),
+            f"{duration(story.waited_us)} in all" if story.waited_us else "",
         ),
     ]
     if swap["target"]:

@@ -13,7 +13,7 @@ from dashboard.rows import Row, one, rows
 SHOWN = 50
 
 SWAPS = """(
-    SELECT swaps.*, head_grace_us, head_grace_from, head_release, force_load_us
+    SELECT swaps.*, head_grace_us, head_grace_from, head_release, force_load_us, eviction
     FROM swaps ASOF LEFT JOIN settings ON swaps.seq >= settings.seq
 )"""
 """Swaps with the settings that their moment was decided by; null where the log no longer tells."""
@@ -26,6 +26,8 @@ SELECT replicas.replica, replicas.model, orders.at_us, orders.why, replicas.ende
 FROM decisions AS orders
 JOIN replicas USING (replica)
 WHERE orders.type = 'ReplicaStopOrdered' AND orders.swap = $swap
+-- A second order is the same with force.
+QUALIFY row_number() OVER (PARTITION BY replica ORDER BY orders.seq) = 1
 ORDER BY orders.seq
 """
 DRAINED = """
@@ -34,10 +36,13 @@ WHERE dispatched_us <= $begun_us AND coalesce(ended_us, $until_us) > $begun_us A
     AND coalesce(ended_us, $until_us) <= $until_us
 ORDER BY rid
 """
-WAITED = """
+_WAITED = "swap = $swap OR (model = $target AND stage = 'queued' AND arrived_us < $until_us AND $is_open)"
+WAITED = f"""
 SELECT rid, model, key, arrived_us, wait_us, load_wait_us, stage, outcome FROM requests
-WHERE swap = $swap OR (model = $target AND stage = 'queued' AND arrived_us < $until_us AND $is_open)
-ORDER BY rid
+WHERE {_WAITED} ORDER BY rid
+"""
+WAITED_COUNT = f"""
+SELECT count(*) AS requests, coalesce(sum(load_wait_us), 0)::BIGINT AS load_wait_us FROM requests WHERE {_WAITED}
 """
 SERVED = """
 SELECT rid, dispatched_us, outcome, completion_tokens FROM requests
@@ -54,8 +59,11 @@ WHERE swap > $swap AND list_has_any(footprint, $gpus) ORDER BY swap
 LEFT_BY = """
 SELECT swaps.swap, swaps.begun_us, swaps.target FROM swap_candidates
 JOIN swaps USING (swap)
-WHERE swap_candidates.chosen AND swap_candidates.model = $model AND swaps.swap > $swap ORDER BY swaps.swap
+WHERE swap_candidates.chosen AND swap_candidates.model = $model AND swaps.swap > $swap
+    AND swaps.begun_us <= coalesce($gone_us, swaps.begun_us)
+ORDER BY swaps.swap
 """
+"""`gone_us`: when the last process that the swap loaded had ended, NULL while one lives. Later, another loaded it."""
 
 
 @dataclass
@@ -72,7 +80,9 @@ class Story:
     """Requests that its victims still had to finish."""
     waited: list[Row]
     """Requests that waited for it, the first of them."""
-    waited_more: bool
+    waited_count: int
+    waited_us: int
+    """For this load, all of them together."""
     served: list[Row]
     served_count: int
     served_tokens: int
@@ -128,31 +138,41 @@ async def read(history: History, number: int) -> Story | None:
     drained = []
     if victims and swap["drain_us"] != 0:
         until_us = swap["begun_us"] + swap["drain_us"] if swap["drain_us"] is not None else now_us
-        drained = await rows(history, DRAINED, SHOWN, begun_us=swap["begun_us"], until_us=until_us, victims=victims)
+        drained = await rows(history, DRAINED, begun_us=swap["begun_us"], until_us=until_us, victims=victims)
     is_open = swap["outcome"] is None
-    waited = await rows(
-        history, WAITED, SHOWN + 1, swap=number, target=swap["target"], until_us=now_us, is_open=is_open
-    )
+    waiting = {"swap": number, "target": swap["target"], "until_us": now_us, "is_open": is_open}
+    waited = await one(history, WAITED_COUNT, **waiting) or {}
     counted = await one(history, SERVED_COUNT, replicas=replicas) if replicas else None
-    target = swap["target"]
+    left_by = (
+        await one(history, LEFT_BY, model=swap["target"], swap=number, gone_us=gone_us(loaded)) if loaded else None
+    )
     return Story(
         swap=swap,
         now_us=now_us,
-        candidates=spared(candidates, forced=swap["why"] == "forced", engine=swap["engine"]),
+        candidates=spared(
+            candidates, forced=swap["why"] == "forced", engine=swap["engine"], eviction=swap["eviction"] or "lru"
+        ),
         loaded=loaded,
         stopped=await rows(history, STOPPED, swap=number),
         drained=drained,
-        waited=waited[:SHOWN],
-        waited_more=len(waited) > SHOWN,
+        waited=await rows(history, WAITED, SHOWN, **waiting),
+        waited_count=waited.get("requests", 0),
+        waited_us=waited.get("load_wait_us", 0),
         served=await rows(history, SERVED, 12, replicas=replicas) if replicas else [],
         served_count=(counted or {}).get("requests") or 0,
         served_tokens=(counted or {}).get("tokens") or 0,
-        left_by=await one(history, LEFT_BY, model=target, swap=number) if target else None,
+        left_by=left_by,
         next=await rows(history, NEXT, 5, swap=number, gpus=swap["footprint"]),
     )
 
 
-def spared(candidates: Sequence[Row], *, forced: bool, engine: str = "residency") -> list[Row]:
+def gone_us(replicas: Sequence[Row]) -> int | None:
+    """When the last of them had ended; None while one lives."""
+    ends = [replica["ended_us"] for replica in replicas]
+    return None if None in ends else max(ends, default=None)
+
+
+def spared(candidates: Sequence[Row], *, forced: bool, engine: str = "residency", eviction: str = "lru") -> list[Row]:
     """Each with `words`: why it left or stayed. A forced swap does not ask who is wanted; other engines weigh costs."""
     victims = [candidate for candidate in candidates if candidate["chosen"]]
     found = []
@@ -161,6 +181,7 @@ def spared(candidates: Sequence[Row], *, forced: bool, engine: str = "residency"
             text = "left"
         else:
             why = kept_by(candidate, victims, forced=forced) if engine == "residency" else "cost"
+            why = "loaded" if why == "age" and eviction == "fifo" else why
             text = f"stayed: {words.SPARED[why]}"
         found.append({**candidate, "words": text})
     return found

@@ -10,7 +10,16 @@ const $ = (id) => document.getElementById(id);
 
 /** Name of a tab to what is known of it; a name is the model's, or `model#index` where it has several replicas. */
 const tabs = new Map();
-let selected = decodeURIComponent(location.hash.slice(1));
+let selected = named(location.hash.slice(1));
+
+/** What stands in the address; nothing where somebody has mangled it. */
+function named(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return "";
+  }
+}
 
 async function look() {
   try {

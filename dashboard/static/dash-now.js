@@ -2,6 +2,7 @@
 import { get, post, root } from "./lib/api.js";
 import { el, keyed, setAttribute, setClass, setText, show } from "./lib/dom.js";
 import { count, duration, mib, number, percent, ticking } from "./lib/format.js";
+import { Latest } from "./lib/latest.js";
 import { confirm, toast } from "./lib/toast.js";
 import { waitsFor } from "./lib/waits.js";
 import { NOW, SOON, askHow, isInUse, wordsAfter } from "./dash-unload.js";
@@ -45,6 +46,7 @@ export class Now {
   #hueOf;
   #changed;
   #status = null;
+  #asked = new Latest();
   #busy = new Set();
 
   /** `changed()` is called after something was done. */
@@ -56,13 +58,19 @@ export class Now {
   }
 
   async refresh() {
+    const turn = this.#asked.begin();
+    let status;
     try {
-      this.#status = await get(`status?limit=${LISTED}`);
+      status = await get(`status?limit=${LISTED}`, turn);
     } catch (error) {
+      if (turn.isOver()) return;
       notices([{ kind: "bad", text: `What the router does now is not known: ${error.message}.` }]);
       if (!this.#status) for (const name of ["waiting", "running", "models"]) setText($(`${name}-empty`), "Not known.");
       return;
     }
+    // Of before something was done, which has been asked for anew since.
+    if (turn.isOver()) return;
+    this.#status = status;
     notices(this.#problems());
     this.#showHead();
     this.#showGpus();

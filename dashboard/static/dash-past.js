@@ -46,16 +46,12 @@ export class Past {
       [row] = (await get(`dash/api/panels/tiles?${new URLSearchParams(query)}`, turn)).rows;
     } catch {
       if (turn.isOver()) return;
-      for (const tile of document.querySelectorAll("[data-tile]")) setText(tile.children[1], "–");
+      for (const tile of document.querySelectorAll("[data-tile]")) fill(tile, "–", "");
       return;
     }
     if (turn.isOver()) return;
     for (const tile of document.querySelectorAll("[data-tile]")) {
-      const [value, note, kind] = TILES[tile.dataset.tile](row);
-      setClass(tile, kind ? `tile ${kind}` : "tile");
-      setText(tile.children[1], value);
-      setText(tile.children[2], note || "\u00a0");
-      setAttribute(tile.children[2], "title", note);
+      fill(tile, ...TILES[tile.dataset.tile](row));
     }
   }
 
@@ -103,6 +99,13 @@ export class Past {
       setAttribute(node, "data-hue", model === null ? null : (this.#hueOf(model) ?? null));
     });
   }
+}
+
+function fill(tile, value, note, kind = "") {
+  setClass(tile, kind ? `tile ${kind}` : "tile");
+  setText(tile.children[1], value);
+  setText(tile.children[2], note || "\u00a0");
+  setAttribute(tile.children[2], "title", note);
 }
 
 /** One line over a figure's place; none with an empty kind. */

@@ -173,6 +173,7 @@ refreshFigures({ now: true });
 listen({
   changed: (tables) => {
     refreshNow();
+    if (!tables || tables.includes("model_configs")) refreshModels();
     if (isOver()) return;
     if (!tables || tables.some((table) => LISTED.has(table))) refreshLists();
     refreshFigures();

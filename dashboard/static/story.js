@@ -5,6 +5,7 @@ import { keepMoments } from "./lib/moments.js";
 
 const GAP_MS = 1000;
 const TROUBLE_MS = 5000;
+const LAST_MS = 1500;
 
 const page = () => document.querySelector(".story");
 const isLive = () => page()?.dataset.live === "1";
@@ -26,8 +27,14 @@ const renew = calm(async () => {
   } catch {
     setTimeout(renew, TROUBLE_MS);
   }
-  if (!isLive()) stopFollowing();
+  if (!isLive()) end();
 }, () => GAP_MS);
+
+/** What was seen of it last, as the last tokens of a stream, comes into the tables a moment after its end. */
+function end() {
+  stopFollowing();
+  setTimeout(() => isSelected() || replace().catch(() => {}), LAST_MS);
+}
 
 const again = () => renew();
 

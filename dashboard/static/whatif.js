@@ -2,8 +2,11 @@
 import { Failed, post, root } from "./lib/api.js";
 import { el } from "./lib/dom.js";
 import { drawAll } from "./lib/embedded.js";
+import { Latest } from "./lib/latest.js";
 import { keepMoments } from "./lib/moments.js";
 import { toast } from "./lib/toast.js";
+
+const RETRY_MS = 2000;
 
 const form = document.getElementById("whatif");
 const place = document.getElementById("job");
@@ -105,10 +108,21 @@ form.addEventListener("input", (event) => event.target.hasAttribute("aria-invali
 
 // --- the job --------------------------------------------------------------------------------------------------------
 
+const renewals = new Latest();
+
 async function renew() {
-  const response = await fetch(`${root}dash/whatif?part=1`, { credentials: "same-origin" });
-  if (!response.ok) return;
-  const made = new DOMParser().parseFromString(await response.text(), "text/html");
+  const turn = renewals.begin();
+  let text;
+  try {
+    const response = await fetch(`${root}dash/whatif?part=1`, { credentials: "same-origin", signal: turn.signal });
+    if (!response.ok) return;
+    text = await response.text();
+  } catch {
+    // The stream of how far it is comes back with the router, and says what there is.
+    return;
+  }
+  if (turn.isOver()) return;
+  const made = new DOMParser().parseFromString(text, "text/html");
   place.replaceChildren(...made.body.children);
   arrive();
 }
@@ -141,6 +155,16 @@ function listen() {
   if (listening) return;
   listening = new EventSource(`${root}dash/api/whatif/stream`);
   listening.addEventListener("job", (event) => show(JSON.parse(event.data)));
+  listening.addEventListener("error", () => {
+    // A browser comes back by itself after a connection that broke, and not after an answer that says no.
+    if (listening?.readyState !== EventSource.CLOSED) return;
+    stopListening();
+    setTimeout(() => isRunning() && listen(), RETRY_MS);
+  });
+}
+
+function isRunning() {
+  return place.querySelector(".story").dataset.state === "running";
 }
 
 function stopListening() {

@@ -176,6 +176,60 @@ def test_what_is_typed_and_scrolled_stays_while_everything_is_brought_up_to_date
         assert page.evaluate("scrollY") == 700
 
 
+def test_the_focus_stays_with_its_request_when_another_leaves_and_goes_on_when_its_own_does(
+    window: Window, router: Router
+) -> None:
+    """Somebody works with the keyboard while the queue moves on."""
+    status = router.status()
+    queued = [1, 2, 3, 4]
+
+    def tell(route: Any) -> None:
+        waits = {"model": "small", "kind": "generation", "waited_us": 0, "eta_us": None}
+        queue = [waits | {"rid": rid, "position": rid, "blocked_by": {"why": "order", "by": []}} for rid in queued]
+        route.fulfill(json=status | {"queue": queue, "queued": len(queue)})
+
+    with window.open(RANGE) as page:
+        ready(page)
+        page.route("**/status*", tell)
+        expect(rows(page, "waiting")).to_have_count(4)
+        page.get_by_role("button", name="Cancel request 2").focus()
+        for leaves, focused in ((1, 2), (2, 3), (3, 4)):
+            queued.remove(leaves)
+            expect(rows(page, "waiting")).to_have_count(len(queued))
+            expect(page.get_by_role("button", name=f"Cancel request {focused}")).to_be_focused()
+
+
+def test_an_answer_that_comes_late_does_not_take_the_place_of_a_newer_one(window: Window, router: Router) -> None:
+    """One `/status` hangs; meanwhile something is done on the page, and it is asked anew."""
+    status = router.status()
+    old = status | {"version": "of-before"}
+    held: list[Any] = []
+
+    def first_hangs(route: Any) -> None:
+        if held:
+            route.fulfill(json=status)
+        else:
+            held.append(route)
+
+    with window.open(RANGE) as page:
+        ready(page)
+        page.route("**/models/*load", lambda route: route.fulfill(json={"outcome": "pending"}))
+        page.route("**/status*", first_hangs)
+        while not held:
+            page.wait_for_timeout(50)
+        before = page.locator("#router-facts").text_content()
+        with page.expect_response("**/status*"):
+            of_model(page, "models", "small").get_by_role("button").click()
+            dialog = page.get_by_role("dialog").get_by_role("button").last
+            if page.get_by_role("dialog").count():
+                dialog.click()
+        held[0].fulfill(json=old)
+        with page.expect_response("**/status*"):
+            pass
+        assert before is not None
+        assert "of-before" not in (page.locator("#router-facts").text_content() or "")
+
+
 def test_a_lost_connection_is_said_and_found_again(window: Window, router: Router) -> None:
     """The dashboard's process is killed; the router starts it again, and the page goes on by itself."""
     with window.open(RANGE, allowed=(502, 503)) as page:

@@ -54,11 +54,11 @@ def text_of(html: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 
-def fetch(app: FastAPI, path: str, **headers: str) -> httpx.Response:
-    """GET, without a network."""
+def fetch(app: FastAPI, path: str, *, raises: bool = True, **headers: str) -> httpx.Response:
+    """GET, without a network. `raises`: what the application fails with, it fails here."""
 
     async def go() -> httpx.Response:
-        transport = httpx.ASGITransport(app=app)
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=raises)
         async with httpx.AsyncClient(transport=transport, base_url="http://dashboard") as client:
             return await client.get(path, headers=headers)
 

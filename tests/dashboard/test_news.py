@@ -55,6 +55,21 @@ def test_who_comes_back_is_told_of_what_it_missed_and_of_nothing_else() -> None:
     asyncio.run(story())
 
 
+def test_a_change_of_the_stream_that_is_behind_is_told_as_well() -> None:
+    """Observations up to 12 came first; then an event with the number 11 that was written while they were read."""
+
+    async def story() -> None:
+        news = News(pause_s=0)
+        stream = news.listen(None)
+        await began(stream)
+        news.changed(frozenset({"token_seconds"}), 12)
+        assert (await told(stream))[1] == ["token_seconds"]
+        news.changed(frozenset({"requests"}), 12)
+        assert (await asyncio.wait_for(told(stream), 5))[1] == ["requests"]
+
+    asyncio.run(story())
+
+
 def test_a_listener_that_reads_nothing_costs_a_number() -> None:
     """After ten thousand changes there is one message for it."""
 

@@ -3,6 +3,8 @@
 import gzip
 import re
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI, Request
@@ -11,6 +13,7 @@ from fastapi.responses import HTMLResponse
 from dashboard.assets import PLOTLY, assets
 from dashboard.overview import default_range
 from dashboard.pages import page, time
+from projections.errors import QuestionFailed
 from tests.dashboard.rig import dashboard_on, fetch
 from tests.projections.logs import unruly_log
 
@@ -129,3 +132,41 @@ def test_a_young_router_shows_its_first_minutes_and_an_old_one_its_day() -> None
         "24h",
         "24h",
     ]
+
+
+@pytest.mark.parametrize("path", ["/dash/nothing", "/dash/requests/seven", "/dash/swaps/1/2", "/dash/crashes/%3Cb%3E"])
+def test_an_address_with_nothing_behind_it_is_said_as_a_page_and_to_programs_as_json(app: FastAPI, path: str) -> None:
+    page_of_it = fetch(app, path, accept="text/html,*/*;q=0.8")
+    told = fetch(app, path)
+
+    assert page_of_it.status_code == told.status_code == 404
+    assert "There is no such page" in page_of_it.text
+    assert "content-security-policy" in page_of_it.headers
+    assert told.json()["error"]["code"] == "not_found"
+
+
+def test_a_number_larger_than_any_is_no_mistake_of_the_dashboard(app: FastAPI) -> None:
+    for place in ("requests", "swaps", "crashes"):
+        for number in (2**63, 10**60, -1):
+            assert fetch(app, f"/dash/{place}/{number}").status_code == 404, (place, number)
+
+
+def test_what_breaks_is_said_as_a_page_and_to_programs_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question that takes too long, and a mistake of the dashboard's own."""
+
+    async def fails(error: Exception, *_: object, **__: object) -> None:
+        raise error
+
+    unruly_log(tmp_path / "log", runs=1, requests=5)
+    with dashboard_on(tmp_path) as dashboard:
+        for error, status, words in (
+            (QuestionFailed("it took longer than 20 s"), 400, "It took longer than 20 s."),
+            (ZeroDivisionError(), 500, "The dashboard made a mistake of its own"),
+        ):
+            monkeypatch.setattr(dashboard.history, "ask", partial(fails, error))
+            page_of_it = fetch(dashboard.app, "/dash/swaps/1", raises=False, accept="text/html")
+            told = fetch(dashboard.app, "/dash/api/swaps/1", raises=False)
+            assert page_of_it.status_code == told.status_code == status
+            assert "This page could not be made" in page_of_it.text
+            assert words in page_of_it.text
+            assert told.json()["error"]["message"]

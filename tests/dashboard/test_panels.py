@@ -11,7 +11,7 @@ from dashboard.panels import PANELS
 from projections import questions
 from projections.output import plain
 from tests.dashboard.rig import Dashboard, dashboard_on
-from tests.projections.logs import Story, arrives, unruly_log
+from tests.projections.logs import Story, arrives, started, unruly_log
 from tests.scheduler.shell import SECOND
 
 SINCE_US = 0
@@ -124,7 +124,9 @@ def test_what_cannot_be_asked_is_said(dashboard: Dashboard) -> None:
         answer = dashboard.get(f"/dash/api/panels/{path}")
         assert answer.status_code == 400
         assert words in answer.json()["error"]["message"]
-    assert dashboard.get("/dash/api/panels/requests?page=0").status_code == 422
+    answer = dashboard.get("/dash/api/panels/requests?page=0")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "page is '0': input should be greater than or equal to 1"
 
 
 def test_every_panel_is_listed(dashboard: Dashboard) -> None:
@@ -135,6 +137,18 @@ def test_models_have_a_colour_each_in_the_order_of_their_names(dashboard: Dashbo
     told = dashboard.get("/dash/api/models").json()
     assert told["models"] == sorted(told["models"])
     assert told["hues"] == {model: place for place, model in enumerate(told["models"])}
+
+
+def test_colours_are_those_of_the_last_configuration_whatever_the_clock_said(tmp_path: Path) -> None:
+    """The machine's clock was set back between two runs."""
+    with Story(tmp_path / "log") as story:
+        story.at(1000, started("b", "gone"))
+    with Story(tmp_path / "log", run=2) as story:
+        story.at(10, started("a", "b"))
+    with dashboard_on(tmp_path) as dashboard:
+        told = dashboard.get("/dash/api/models").json()
+
+    assert told == {"models": ["a", "b", "gone"], "hues": {"a": 0, "b": 1}}
 
 
 def test_on_empty_tables_every_panel_answers_and_draws_nothing(tmp_path: Path) -> None:

@@ -264,3 +264,21 @@ def test_a_stretch_names_whom_it_was_for_in_words() -> None:
     stretch = Stretch("queued", "drain", 0, 1_500_000, "the models finished", ["big", "rid:4"], swap=9)
 
     assert (stretch.shown, stretch.text) == ("1.5 s", "the models finished: big and request 4 (swap 9)")
+
+
+def test_a_request_that_was_held_for_hundreds_of_reasons_has_still_run(tmp_path: Path) -> None:
+    """Its decisions are more than its page shows: the last of them is its dispatch."""
+    with Story(tmp_path / "log") as story:
+        story.at(0, started("A"), arrives(1, "A", 0))
+        for second in range(1, 300):
+            story.at(second, e.RequestHeld(rid=1, model="A", why="claimed", blocked_by=[f"rid:{second}"]))
+        story.at(300, e.RequestDispatched(rid=1, replica="A#0.1"))
+        story.at(310, e.RequestFinished(rid=1, replica="A#0.1"))
+    with dashboard_on(tmp_path) as dashboard:
+        life = life_of(dashboard, 1)
+        html = dashboard.get("/dash/requests/1").text
+
+    last = life["stretches"][-1]
+    assert (last["phase"], last["to_us"] - last["from_us"]) == ("running", 10_000_000)
+    assert len(life["decisions"]) == request_life.DECISIONS_SHOWN
+    assert "and more" in html

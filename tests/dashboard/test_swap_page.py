@@ -12,7 +12,7 @@ from eventlog import events as e
 from eventlog.settings import ModelSettings, SchedulerSettings
 from replay.explain import explain_swap
 from tests.dashboard.rig import Dashboard, dashboard_on, text_of
-from tests.projections.logs import UNRULY, Story, started
+from tests.projections.logs import UNRULY, Story, arrives, started
 from tests.replay.recording import Recording
 
 NASTY = "<script>alert(1)</script>"
@@ -140,3 +140,49 @@ def test_by_worth_a_candidate_is_kept_for_what_it_is_worth() -> None:
     assert spared([victim, candidate("b", worth=8)], forced=False)[1]["words"] == (
         "stayed: it is used more, or takes longer to load"
     )
+
+
+def test_a_candidate_is_kept_for_its_load_where_the_longest_loaded_leaves_first() -> None:
+    victim = candidate("a", chosen=True, age_us=10)
+
+    assert spared([victim, candidate("b", age_us=5)], forced=False, eviction="fifo")[1]["words"] == (
+        "stayed: it was loaded later"
+    )
+
+
+def test_what_left_again_is_what_this_swap_had_loaded(tmp_path: Path) -> None:
+    """Loaded by swap 1, gone in a crash, loaded again by swap 2, and evicted for swap 3; told to stop twice."""
+    leaving = [e.Victim(model="small", gpus=(0,))]
+    with Story(tmp_path / "log") as story:
+        story.at(0, started("small", "big"))
+        for swap, second in ((1, 1), (2, 20)):
+            replica = f"small#0.{swap}"
+            story.at(second, e.SwapBegun(swap=swap, target="small", why="idle", footprint=(0,)))
+            story.at(second, e.ReplicaSpawnOrdered(replica=replica, model="small", index=0, gpus=(0,), swap=swap))
+            story.at(second + 1, e.ReplicaReady(replica=replica, slots=1), e.SwapFinished(swap=swap, target="small"))
+        story.at(10, e.ReplicaCrashed(replica="small#0.1"))
+        story.at(30, e.SwapBegun(swap=3, target="big", why="idle", victims=leaving, footprint=(0,)))
+        story.at(31, e.ReplicaStopOrdered(replica="small#0.2", why="evict", swap=3))
+        story.at(35, e.ReplicaStopOrdered(replica="small#0.2", why="evict", swap=3, force=True))
+    with dashboard_on(tmp_path) as dashboard:
+        first, second, third = (story_of(dashboard, swap) for swap in (1, 2, 3))
+
+    assert first["left_by"] is None
+    assert second["left_by"]["swap"] == 3
+    assert [row["replica"] for row in third["stopped"]] == ["small#0.2"]
+
+
+def test_all_who_waited_are_counted_however_few_are_listed(tmp_path: Path) -> None:
+    """Seventy requests, each for one second of the load."""
+    with Story(tmp_path / "log") as story:
+        story.at(0, started("A"), e.SwapBegun(swap=1, target="A", why="idle", footprint=(0,)))
+        story.at(0, e.ReplicaSpawnOrdered(replica="A#0.1", model="A", index=0, gpus=(0,), swap=1))
+        story.at(4, *(arrives(rid, "A", 4) for rid in range(1, 71)))
+        story.at(5, e.ReplicaReady(replica="A#0.1", slots=70), e.SwapFinished(swap=1, target="A"))
+        story.at(5, *(e.RequestDispatched(rid=rid, replica="A#0.1") for rid in range(1, 71)))
+    with dashboard_on(tmp_path) as dashboard:
+        html = dashboard.get("/dash/swaps/1").text
+
+    assert "70 requests" in html
+    assert "70 s in all" in html
+    assert "and 20 more" in html

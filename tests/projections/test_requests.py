@@ -57,7 +57,7 @@ def test_a_request_that_waits_for_a_load_says_how_long_it_queued_and_how_long_th
 def test_an_answer_without_timings_is_as_fast_as_its_tokens_came_after_the_first(tmp_path: Path) -> None:
     """As those of /v1/messages: 21 tokens, of which the first came after 1 s and the last after 3 s."""
     with Story(tmp_path / "log") as story:
-        story.at(0, arrives(1, "A", 0), e.RequestDispatched(rid=1, replica="A#0.1"))
+        story.at(0, arrives(1, "A", 0, stream=True), e.RequestDispatched(rid=1, replica="A#0.1"))
         story.at(3, e.RequestFinished(rid=1, replica="A#0.1", first_token_us=S, took_us=3 * S, completion_tokens=21))
 
     [row] = rows(tmp_path)

@@ -101,6 +101,7 @@ export class Chart {
   #onPoint;
   #bound = false;
   #isHeld = false;
+  #over = new AbortController();
 
   constructor(node, url, { onRange, onPoint } = {}) {
     this.#node = node;
@@ -108,10 +109,11 @@ export class Chart {
     this.#onRange = onRange;
     this.#onPoint = onPoint;
     document.body.append(probe);
+    const { signal } = this.#over;
     // What is under the pointer while a range is drawn stays; the figure is brought up to date after that.
-    node.addEventListener("pointerdown", () => (this.#isHeld = true), { capture: true });
-    for (const end of ["pointerup", "pointercancel"]) window.addEventListener(end, () => (this.#isHeld = false));
-    document.addEventListener("theme", () => this.#figure && this.draw(this.#figure));
+    node.addEventListener("pointerdown", () => (this.#isHeld = true), { capture: true, signal });
+    for (const end of ["pointerup", "pointercancel"]) window.addEventListener(end, () => (this.#isHeld = false), { signal });
+    document.addEventListener("theme", () => this.#figure && this.draw(this.#figure), { signal });
   }
 
   async draw(figure) {
@@ -131,6 +133,12 @@ export class Chart {
     this.#figure = null;
     if (this.#bound) window.Plotly.purge(this.#node);
     this.#bound = false;
+  }
+
+  /** Its place is no longer on the page. */
+  dispose() {
+    this.#over.abort();
+    this.clear();
   }
 
   #bind() {

@@ -43,6 +43,11 @@ export function keyed(parent, items, keyOf, create, update) {
   for (const child of [...parent.children]) {
     if (child.dataset.key !== undefined) before.set(child.dataset.key, child);
   }
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
+  const row = [...parent.children].findIndex((child) => child.contains(focused));
+  const wanted = new Set(items.map((item) => String(keyOf(item))));
+  // What goes, goes first: those behind it then stay where they are.
+  for (const [key, child] of before) if (!wanted.has(key)) child.remove();
   let place = parent.firstElementChild;
   for (const item of items) {
     const key = String(keyOf(item));
@@ -56,5 +61,12 @@ export function keyed(parent, items, keyOf, create, update) {
     if (child === place) place = place.nextElementSibling;
     else parent.insertBefore(child, place);
   }
-  for (const child of before.values()) child.remove();
+  if (focused && document.activeElement !== focused) refocus(parent, focused, row);
+}
+
+/** The focus was lost: with an element that was moved, or that is gone. Then what is like it in the next row has it. */
+function refocus(parent, focused, row) {
+  const heir = parent.children[Math.min(row, parent.children.length - 1)];
+  const to = focused.isConnected ? focused : (heir?.querySelector(focused.localName) ?? parent.closest("[tabindex]"));
+  to?.focus({ preventScroll: true });
 }

@@ -1,17 +1,27 @@
 // Figures that came in a page: <div class="figure" data-plotly="URL" data-figure="JSON">.
 import { Chart } from "./charts.js";
+import { el } from "./dom.js";
 
-const charts = new WeakMap();
-const drawn = new WeakMap();
+/** Place to its chart and to what is drawn there, for those that are on the page. */
+const charts = new Map();
 const figures = (within) => [...within.querySelectorAll(".figure[data-figure]")];
 
 /** Draws those that are not drawn as they are. */
 export function drawAll(within) {
+  for (const [node, { chart }] of charts) {
+    if (node.isConnected) continue;
+    chart.dispose();
+    charts.delete(node);
+  }
   for (const node of figures(within)) {
-    if (drawn.get(node) === node.dataset.figure) continue;
-    if (!charts.has(node)) charts.set(node, new Chart(node, node.dataset.plotly));
-    drawn.set(node, node.dataset.figure);
-    charts.get(node).draw(JSON.parse(node.dataset.figure));
+    if (!charts.has(node)) charts.set(node, { chart: new Chart(node, node.dataset.plotly), drawn: "" });
+    const known = charts.get(node);
+    if (known.drawn === node.dataset.figure) continue;
+    known.drawn = node.dataset.figure;
+    known.chart.draw(JSON.parse(node.dataset.figure)).catch((error) => {
+      known.drawn = "";
+      node.replaceChildren(el("div", { className: "error" }, `This could not be drawn: ${error.message}.`));
+    });
   }
 }
 
