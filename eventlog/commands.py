@@ -224,6 +224,12 @@ def _guarded(run: Callable[[argparse.Namespace], int], args: argparse.Namespace,
     except FileNotFoundError as error:
         print(f"llama-router log: {error.filename} was removed meanwhile; please try again", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        raise  # whoever reads the output has seen enough
+    except OSError as error:
+        sys.stdout.flush()
+        print(f"llama-router log: {error.filename or args.path}: {error.strerror}", file=sys.stderr)
+        return 1
 
 
 def _texts(examples: str, text: str = "") -> dict[str, Any]:

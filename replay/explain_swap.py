@@ -96,11 +96,13 @@ class SwapStory(msgspec.Struct, kw_only=True):
     first_served: int = 0
     """rid that the load paid out to."""
     served: int = 0
-    """Requests dispatched to the target until it left again, or the log ended."""
+    """Requests dispatched to the processes that it started, until the target left again or the log ended."""
     served_rids: list[int] = []
     """The first of them."""
     left_us: int = -1
-    """When the target was told to leave again; -1 if it never was."""
+    """When the target was told to leave again, or the last of these processes ended; -1 if neither came."""
+    ended_by_itself: bool = False
+    """It was not told to leave: they crashed."""
 
 
 SERVED_SHOWN = 12
@@ -117,7 +119,7 @@ def explain_swap(path: Path, swap: int) -> SwapStory:
     teller = _Teller(first, swap)
     for step in chain([first], walk):
         for event in (step.fact, *step.decisions):
-            teller.take(event, step.state)
+            teller.take(event)
         if teller.is_over:
             break
     return teller.story
@@ -132,6 +134,9 @@ class _Teller:
         self.number = swap
         self.is_over = False
         self._replicas: set[str] = set()
+        """Processes that were started for the target."""
+        self._alive: set[str] = set()
+        """Those of them that have not ended."""
         settings = state.settings
         victims = [_candidate(victim, None) for victim in begun.victims]
         lane = state.lanes.get(begun.target)
@@ -162,7 +167,7 @@ class _Teller:
             queued=0 if lane is None else lane.length,
         )
 
-    def take(self, event: e.Event, state: State) -> None:
+    def take(self, event: e.Event) -> None:
         story = self.story
         match event:
             case e.SwapAborted(swap=self.number):
@@ -179,14 +184,21 @@ class _Teller:
                 story.by_force = True
             case e.ReplicaSpawnOrdered(swap=self.number):
                 self._replicas.add(event.replica)
+                self._alive.add(event.replica)
                 story.loads.append(Load(event.replica, event.attempt, event.at_us))
             case e.ReplicaReady() if event.replica in self._replicas:
                 self._load_ends(event.replica, event.at_us, "ready")
             case e.ReplicaLoadFailed() if event.replica in self._replicas:
+                self._alive.discard(event.replica)
                 self._load_ends(event.replica, event.at_us, event.kind)
             case e.ReplicaStopped() | e.ReplicaCrashed() if event.replica in self._replicas:
                 self._load_ends(event.replica, event.at_us, "stopped")
-            case e.RequestDispatched() if story.loads and self._is_of_target(event, state):
+                self._alive.discard(event.replica)
+                if story.outcome == "done" and not self._alive:
+                    story.left_us = event.at_us
+                    story.ended_by_itself = isinstance(event, e.ReplicaCrashed)
+                    self.is_over = True
+            case e.RequestDispatched() if event.replica in self._replicas:
                 story.first_served = story.first_served or event.rid
                 story.served += 1
                 if len(story.served_rids) < SERVED_SHOWN:
@@ -203,10 +215,6 @@ class _Teller:
         for load in self.story.loads:
             if load.replica == replica and load.to_us < 0:
                 load.to_us, load.end = at_us, how
-
-    def _is_of_target(self, event: e.RequestDispatched, state: State) -> bool:
-        replica = state.replicas.get(event.replica)
-        return replica is not None and replica.model == self.story.target
 
 
 def _candidate(victim: e.Victim, spared_by: Spared | None) -> Candidate:

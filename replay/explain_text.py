@@ -252,7 +252,9 @@ def _phases(story: SwapStory) -> list[str]:
 def _served(story: SwapStory) -> str:
     if not story.served:
         return "it served nobody" if story.outcome in ("done", "failed") else "it has served nobody"
-    until = f"until it left at {time_of_day(story.left_us)}" if story.left_us >= 0 else "to the end of the log"
+    until = "to the end of the log"
+    if story.left_us >= 0:
+        until = f"until it {'crashed' if story.ended_by_itself else 'left'} at {time_of_day(story.left_us)}"
     cost = duration(round((story.drain_us + story.stop_us + story.load_us) / story.served))
     rids = (
         listed(story.served_rids, 8)

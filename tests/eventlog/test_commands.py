@@ -1,6 +1,7 @@
 """`llama-router log ...` as its user sees it: output, messages and exit codes, without a configuration or a router."""
 
 import argparse
+import errno
 import gzip
 import json
 import os
@@ -155,6 +156,21 @@ def test_a_log_that_is_not_there_is_a_message(tmp_path: Path, capsys: pytest.Cap
     for verb in ("cat", "tail", "verify", "repair", "stats"):
         assert log(verb, tmp_path / "nowhere") == 1
         assert str(tmp_path / "nowhere") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["cat", "tail", "verify", "stats", "repair"])
+def test_a_log_of_another_user_is_a_message(
+    story: Path, verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory may be read, and its segments not."""
+    segment = str(last_segment(story))
+
+    def refuse(path: Path, *how: object, **more: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert log(verb, story) == 1
+    assert f"{segment}: Permission denied" in capsys.readouterr().err
 
 
 def test_tail_prints_the_last_events(story: Path, capfd: pytest.CaptureFixture[str]) -> None:

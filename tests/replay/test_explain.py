@@ -495,6 +495,22 @@ def test_what_a_swap_cost_and_whom_it_served(tmp_path: Path) -> None:
     assert story.left_us == START_US + 30 * SECOND
 
 
+def test_a_load_that_ends_in_a_crash_has_not_served_those_of_the_next_one(tmp_path: Path) -> None:
+    with Recording(tmp_path, manners=Manners(begun=1.0)) as world:
+        world.arrives(0.0, "A", service_s=60.0)
+        world.run_until(8.0)
+        world.now_us = START_US + 8 * SECOND
+        world._do(e.UpstreamLost(rid=1, replica="A#0.1", begun=True), e.ReplicaCrashed(replica="A#0.1", signal=11))
+        world.arrives(9.0, "A")
+        world.run()
+
+    story = explain_swap(tmp_path, 1)
+
+    assert (story.served_rids, story.left_us) == ([1], START_US + 8 * SECOND)
+    assert "it served 1 request until it crashed at " in swap_text(story)
+    assert explain_swap(tmp_path, 2).served_rids == [2]
+
+
 def test_a_swap_that_was_called_off_says_why(tmp_path: Path) -> None:
     with Recording(tmp_path) as world:
         world.arrives(0.0, "A", service_s=8.0)
