@@ -28,7 +28,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         sock.bind((host, port))
         sock.listen(BACKLOG)
-    except UnicodeError as error:  # of Python's encoding of names
+    except (TypeError, UnicodeError) as error:  # how Python says that it cannot encode a name
         sock.close()
         raise OSError(f"cannot listen at {host!r}: that is no name of a host") from error
     except OSError as error:

@@ -59,6 +59,8 @@ T = TypeVar("T")
 PEEK_IN_THREAD = 1 << 20
 """A body from this many bytes on is looked into by a thread: hashing it would hold up everybody's tokens."""
 SAY_SENT_AFTER_S = 0.01
+CONVERSATION_ID_MAX = 1024
+"""Bytes of an X-Conversation-Id: those of thousands of streams are remembered for a while."""
 CLIENTS_MAX = 1000
 """Fingerprints of clients that are kept ready."""
 SESSION_HEADERS = (b"x-session-id", b"x-litellm-session-id")
@@ -241,6 +243,7 @@ class Relay:
             self._check_open()
             caller = caller_from(scope, self.config)
             priority = priority_of(self.config, caller, headers)
+            conversation_id = _conversation_in(headers)
             self._quotas.admit(caller)
             body = await self._read(headers, receive)
             whose = None
@@ -260,7 +263,7 @@ class Relay:
             if client.gone:
                 raise ClientGone
             flight = self._take_off(
-                rid, arrived_us, route, reply, body, scope, named, peeked, caller, priority, rewrote
+                rid, arrived_us, route, reply, body, scope, named, peeked, caller, priority, rewrote, conversation_id
             )
             client.on_gone(partial(self._gone, flight))
             await self._fly(flight)
@@ -345,6 +348,7 @@ class Relay:
         caller: Caller,
         priority: Priority,
         rewrote: tuple[str, ...],
+        conversation_id: bytes,
     ) -> Flight:
         model = named.model
         headers: Fields = scope["headers"]
@@ -358,7 +362,6 @@ class Relay:
         flight.prompt_tokens = peeked.prompt_tokens
         flight.caller = caller
         flight.slots_wanted = peeked.slots_wanted if route.kind == "generation" else 0
-        conversation_id = value_of(headers, b"x-conversation-id")
         session = next((value for name in SESSION_HEADERS if (value := value_of(headers, name))), b"")
         salt = self._salt
         if conversation_id or session:
@@ -675,6 +678,15 @@ def position(state: State, rid: int) -> int:
 
 def _is_form(headers: Fields) -> bool:
     return value_of(headers, b"content-type").lower().startswith(b"multipart/form-data")
+
+
+def _conversation_in(headers: Fields) -> bytes:
+    """Raises RouterError for an id that is too long to be remembered."""
+    conversation_id = value_of(headers, b"x-conversation-id")
+    if len(conversation_id) > CONVERSATION_ID_MAX:
+        message = f"X-Conversation-Id has {len(conversation_id)} bytes; at most {CONVERSATION_ID_MAX} are taken"
+        raise errors.error("invalid_parameter", message, param="X-Conversation-Id")
+    return conversation_id
 
 
 def _own_headers(headers: Fields, rid: int) -> Fields:

@@ -45,6 +45,10 @@ class Seen:
         event, _, observation = text.partition("-")
         return cls(int(event), int(observation or event))
 
+    def within(self, last: int) -> "Seen":
+        """At most what there is: a log that was removed begins its numbers anew, and who asks again must hear of it."""
+        return self if max(self.event, self.observation) <= last else Seen(last, last)
+
 
 def routes(services: Services) -> APIRouter:
     api = APIRouter(tags=["events"])
@@ -60,7 +64,7 @@ def routes(services: Services) -> APIRouter:
         seen = Seen(start - 1, start - 1) if start is not None else None
         if last_event_id:
             try:
-                seen = Seen.parse(last_event_id)
+                seen = Seen.parse(last_event_id).within(services.view.seq)
             except ValueError:
                 message = f"Last-Event-ID {last_event_id!r} is none that /events gave out"
                 raise errors.error("invalid_parameter", message, status=400, param="Last-Event-ID") from None

@@ -72,6 +72,19 @@ def test_a_reader_resumes_behind_the_last_event_that_it_had() -> None:
     World.run(story)
 
 
+def test_a_reader_of_a_log_that_is_there_no_more_hears_of_the_new_one() -> None:
+    """Its numbers begin anew: whoever waited for the next of the old ones would wait for ever."""
+
+    async def story(world: World) -> None:
+        async with world.stream("/events", last_event_id="5000-7000") as stream:
+            await anext(stream.pieces())
+            rid = await world.arrive("alpha")
+            ((_, first),) = await take(stream, 1)
+        assert (first["type"], first["rid"]) == ("RequestArrived", rid)
+
+    World.run(story)
+
+
 def test_a_slow_reader_is_sent_back_to_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its buffer holds 4; 200 events pass while it reads nothing. It gets all of them, in order, once."""
     monkeypatch.setattr(events, "BUFFER", 4)

@@ -36,3 +36,9 @@ def test_an_address_that_cannot_be_had_is_named() -> None:
 def test_an_ipv6_address_may_stand_in_brackets() -> None:
     with listen("[::1]", 0) as sock:
         assert sock.getsockname()[0] == "::1"
+
+
+@pytest.mark.parametrize("host", ["fö..o", "ö" * 70])
+def test_what_cannot_be_the_name_of_a_host_is_said_so(host: str) -> None:
+    with pytest.raises(OSError, match="no name of a host"):
+        listen(host, 0)

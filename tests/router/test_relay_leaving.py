@@ -497,6 +497,17 @@ def test_deleting_a_conversation_that_waits_takes_it_from_the_queue() -> None:
     run(story)
 
 
+def test_an_id_that_is_too_long_to_be_remembered_is_refused() -> None:
+    async def story() -> None:
+        async with Rig() as rig:
+            for size, status in ((1024, 200), (1025, 400)):
+                answer = await rig.ask(CHAT, headers={"X-Conversation-Id": "c" * size})
+                assert answer.status == status
+            assert answer.json()["error"]["param"] == "X-Conversation-Id"
+
+    run(story)
+
+
 def test_without_a_stream_the_header_detaches_nothing() -> None:
     """Nobody could come back for the answer."""
 
