@@ -690,6 +690,54 @@ def test_a_full_queue_is_a_503_where_the_owner_limits_it() -> None:
     run(story)
 
 
+def test_a_request_that_comes_back_to_its_place_is_counted_there_again() -> None:
+    """Its replica broke off once. Afterwards the queue has as much room as before, and no more."""
+
+    async def breaks_off_once(got: Got) -> None:
+        if len(rigs[0].upstream.got) == 1:
+            got.die()
+        else:
+            await got.reply()
+
+    rigs: list[Rig] = []
+
+    async def story() -> None:
+        async with Rig(limits=Limits(max_queue=1)) as rig:
+            rigs.append(rig)
+            rig.upstream.handler = breaks_off_once
+            assert (await rig.ask(CHAT)).status == 200
+            assert len(rig.upstream.got) == 2
+            rig.loads = False
+            asking = asyncio.create_task(rig.ask({**CHAT, "model": "other"}))
+            await until(lambda: rig.held)
+            answer = await rig.ask(CHAT)
+            assert (answer.status, answer.json()["error"]["code"]) == (503, "queue_full")
+            rig.replicas.ready(rig.held[0])
+            assert (await asking).status == 200
+
+    run(story)
+
+
+def test_a_client_that_does_not_read_says_nothing_about_its_replica() -> None:
+    """Whoever looks for replicas that hang hears of streams whose next frame is the replica's to make."""
+
+    async def flood(got: Got) -> None:
+        await got.begin_stream()
+        while not got.gone.is_set():
+            await got.chunk(b"data: " + b"x" * 60_000 + b"\n\n")
+
+    async def story() -> None:
+        async with Rig() as rig, rig.connect() as wire:
+            rig.upstream.handler = flood
+            wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await wire.send({**CHAT, "stream": True})
+            await until(lambda: [progress.rid for progress in rig.relay.flights()] == [1])
+            await until(lambda: rig.relay._flights[1].connection._paused)  # type: ignore[union-attr]
+            assert list(rig.relay.flights()) == []
+
+    run(story)
+
+
 def test_a_mistake_of_the_router_is_a_500_that_closes_the_account(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with Rig() as rig:

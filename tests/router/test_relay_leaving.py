@@ -11,16 +11,20 @@ import pytest
 from eventlog.events import (
     ClientDetached,
     ClientReattached,
+    Event,
     RequestArrived,
     RequestCancelled,
     RequestDispatched,
     RequestFailed,
     RequestFinished,
     RequestRejected,
+    RequestSent,
     SlotReleased,
     SwapAborted,
     UpstreamLost,
 )
+from router import relay
+from router.quotas import Quotas
 from tests.router.relay_rig import DEADLINE_S, Got, Rig, Wire, at_rest, run, until
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -157,6 +161,58 @@ def test_a_client_that_leaves_after_a_large_body_is_noticed_as_any_other(size: i
                 await rig.logged(RequestArrived)
                 wire.writer.write_eof()
                 assert (await rig.logged(RequestCancelled)).by == "client"
+
+    run(story)
+
+
+@pytest.mark.parametrize("end", [RequestCancelled, UpstreamLost])
+def test_that_the_replica_had_the_request_is_said_before_its_bad_end(
+    end: type[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a good one, which follows within milliseconds, the end says as much: so it is not said at once."""
+    monkeypatch.setattr(relay, "SAY_SENT_AFTER_S", 60.0)
+
+    async def story() -> None:
+        async with Rig() as rig, rig.connect() as wire:
+            rig.upstream.handler = silent
+            await wire.send(CHAT)
+            got = await rig.dispatched()
+            await until(lambda: rig.relay._unsaid)
+            if end is RequestCancelled:
+                leave(wire, "closes")
+            else:
+                got.die()
+            await rig.logged(end)
+            told = [type(event) for event in rig.log.events if isinstance(event, (RequestSent, end))]
+            assert told[:2] == [RequestSent, end]
+
+    run(story)
+
+
+def test_a_key_pays_for_prompt_and_answer_of_what_ended_and_of_what_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As llama-server counted them; where it never did, the prompt by its size, and a token a frame."""
+    spent: list[int] = []
+    monkeypatch.setattr(Quotas, "spend", lambda quotas, caller, tokens: spent.append(tokens))
+
+    async def counted(got: Got) -> None:
+        await got.reply(body=b'{"usage":{"prompt_tokens":30,"completion_tokens":4,"total_tokens":34}}')
+
+    async def story() -> None:
+        async with Rig() as rig, rig.connect() as wire:
+            rig.upstream.handler = counted
+            await rig.ask(CHAT)
+            await rig.logged(RequestFinished)
+            assert spent == [34]
+            rig.upstream.handler = talking
+            await wire.send({**STREAM, "messages": [{"role": "user", "content": "hi " * 1000}]})
+            await wire.head()
+            await wire.chunk()
+            leave(wire, "closes")
+            cancelled = await rig.logged(RequestCancelled)
+            estimate = rig.events(RequestArrived)[1].prompt_tokens
+            assert estimate > 500
+            assert cancelled.frames > 0
+            assert spent == [34, estimate + cancelled.frames]
 
     run(story)
 
