@@ -85,8 +85,10 @@ def request_text(story: RequestStory) -> str:
     elif story.waits:
         lines += ["", "no later request went first on GPUs that it needs"]
     if story.swaps:
-        own = " (begun for it)" if story.caused else ""
-        lines += ["", f"its model was loaded by swap {listed(story.swaps)}{own}; --swap N explains it"]
+        swaps = f"swap{'s' if len(story.swaps) > 1 else ''} {listed(story.swaps)}"
+        own = f" ({listed(story.caused)} begun for it)" if story.caused else ""
+        own = " (begun for it)" if story.caused == story.swaps else own
+        lines += ["", f"its model was loaded by {swaps}{own}; --swap N explains it"]
     return "\n".join(lines)
 
 

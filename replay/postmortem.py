@@ -31,8 +31,8 @@ AFTER_US = 900_000_000
 NEXT_SHOWN = 200
 
 Hurt = Literal["cut off", "sent again", "failed", "delayed", "refused"]
-"""cut off: its answer had begun; sent again: it had not, and went back to its place; failed, delayed: it waited for the
-model; refused: it came while the model was cooling down, or the router stopped."""
+"""cut off: its answer had begun; sent again: it had not, and went back to its place; failed: nor had it, and it ended
+with an error; delayed: it waited for the model; refused: it came while the model was cooling down, or the router stopped."""
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,6 +327,8 @@ class _Story:
                 victim = self.hurt[rid]
                 if victim.how == "delayed":
                     victim.how = "refused" if event.code == "model_cooling_down" else "failed"
+                elif victim.how == "cut off" and not event.begun:
+                    victim.how = "failed"
             case e.RequestRejected() if rid in self.hurt:
                 is_next = True
                 self.hurt[rid].how = "refused"

@@ -40,8 +40,8 @@ What = Literal[
 MEANING: dict[What, str] = {
     "body": "its body was still coming",
     "grace": "others might go first until its grace was over",
-    "claimed": "an earlier request had the GPUs that it needs",
-    "swapping": "a swap had the GPUs that it needs",
+    "claimed": "an earlier request had the room that it needs",
+    "swapping": "a swap had the room that it needs",
     "protected": "an earlier request wanted the model that must leave",
     "evicting": "a model in its way could not leave yet",
     "gpu_out": "a GPU that it needs was out of service",

@@ -212,7 +212,7 @@ def test_a_wait_is_cut_where_its_reason_changes() -> None:
         ("stop", 60, 70, ["b"]),
         ("load", 70, 100, ["a"]),
     ]
-    assert found[1].text == "an earlier request had the GPUs that it needs: request 1"
+    assert found[1].text == "an earlier request had the room that it needs: request 1"
 
 
 def test_a_wait_that_goes_on_has_no_end() -> None:

@@ -314,8 +314,10 @@ def test_a_request_that_kills_twice_comes_first(tmp_path: Path) -> None:
             world._do(e.UpstreamLost(rid=1, replica=replica), e.ReplicaCrashed(replica=replica, signal=11))
             world.run_until(world.now_us / SECOND - START_US / SECOND + 8.0)
 
-    suspects = postmortem(tmp_path, 2).suspects
+    story = postmortem(tmp_path, 2)
+    suspects = story.suspects
 
+    assert [(victim.rid, victim.how, victim.outcome) for victim in story.hurt] == [(1, "failed", "failed 502")]
     assert (suspects[0].kind, suspects[0].name) == ("request", "1")
     assert "it was being served at 2 incidents: 1, 2" in suspects[0].evidence
 
