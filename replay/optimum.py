@@ -49,7 +49,7 @@ def optimum_of(order: Sequence[str], workload: Workload, costs: Costs) -> Optimu
     crowded = {gpu for name in spread_out for gpu in settings.models[name].gpus}
     reckoned = {name: model.gpus[0] for name, model in settings.models.items() if name not in spread_out}
     reckoned = {name: gpu for name, gpu in reckoned.items() if gpu not in crowded}
-    load_us = {name: round(sum(times_us) / len(times_us)) for name, times_us in _loads(reckoned, costs).items()}
+    load_us = {name: mean_load_us(costs, name) for name in reckoned}
     total_us = loads = 0
     for gpu in sorted(set(reckoned.values())):
         here = [model for model in order if reckoned.get(model) == gpu]
@@ -60,8 +60,9 @@ def optimum_of(order: Sequence[str], workload: Workload, costs: Costs) -> Optimu
     return Optimum(loads=loads, load_s=total_us / 1e6, left_out=left_out)
 
 
-def _loads(models: Mapping[str, int], costs: Costs) -> dict[str, tuple[int, ...]]:
-    return {name: costs.of(name).loads_us for name in models}
+def mean_load_us(costs: Costs, model: str) -> int:
+    times_us = costs.of(model).loads_us
+    return round(sum(times_us) / len(times_us))
 
 
 def _stays(sequence: Sequence[str], load_us: Mapping[str, int]) -> tuple[list[int], list[int], list[int]]:

@@ -32,7 +32,7 @@ NEXT_SHOWN = 200
 
 Hurt = Literal["cut off", "sent again", "failed", "delayed", "refused"]
 """cut off: its answer had begun; sent again: it had not, and went back to its place; failed: nor had it, and it ended
-with an error; delayed: it waited for the model; refused: it came while the model was cooling down, or the router stopped."""
+with an error; delayed: it waited for the model; refused: it came while the model cooled down, or the router stopped."""
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from eventlog.settings import SchedulerSettings
 from replay.alternatives import change_of, changed, differences
 from replay.costs import Costs
 from replay.measures import Measures
-from replay.optimum import Optimum, optimum_of
+from replay.optimum import Optimum, mean_load_us, optimum_of
 from replay.simulate import Error, Source, errors, without_collector
 from replay.workload import Workload
 from replay.world import World
@@ -35,7 +35,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     optimum_served: Optimum | None = None
     """The least for the order in which it served."""
     ratio_arrival: float = 0.0
-    """Its time spent loading over the least for the order of arrival, of the models that are reckoned in that; 0 where
+    """What its loads take over the least for the order of arrival, of the models that are reckoned in that; 0 where
     there is none."""
     ratio_served: float = 0.0
 
@@ -110,13 +110,13 @@ def tune(
     workload, costs = source.workload, source.costs
     jobs = min(jobs or _cores(), len(trials))
     ran: dict[tuple[str, ...], tuple[Measures, Optimum | None, dict[str, int]]] = {}
-    for sets, measures, least, load_us in _run_all(workload, costs, trials, seed, optimum, jobs):
-        ran[sets] = measures, least, load_us
+    for sets, measures, least, loads in _run_all(workload, costs, trials, seed, optimum, jobs):
+        ran[sets] = measures, least, loads
         progress(len(ran), len(trials))
     arrival = None
     if optimum:
         arrival = optimum_of([call.model for call in workload.calls if call.work == "generation"], workload, costs)
-    tried = [_trial(sets, *ran[sets], arrival) for sets in trials]
+    tried = [_trial(sets, *ran[sets], arrival, costs) for sets in trials]
     front = pareto([trial.measures for trial in tried])
     tried = [msgspec.structs.replace(trial, best=best) for trial, best in zip(tried, front, strict=True)]
     current = next(trial for trial in tried if not trial.sets)
@@ -141,23 +141,25 @@ def _trial(
     sets: tuple[str, ...],
     measures: Measures,
     served: Optimum | None,
-    load_us: Mapping[str, int],
+    loads: Mapping[str, int],
     arrival: Optimum | None,
+    costs: Costs,
 ) -> Trial:
     return Trial(
         sets=sets,
         measures=measures,
         optimum_served=served,
-        ratio_arrival=_ratio(load_us, arrival),
-        ratio_served=_ratio(load_us, served),
+        ratio_arrival=_ratio(loads, arrival, costs),
+        ratio_served=_ratio(loads, served, costs),
     )
 
 
-def _ratio(load_us: Mapping[str, int], least: Optimum | None) -> float:
-    """Time spent loading the models that were reckoned, over the least for these."""
+def _ratio(loads: Mapping[str, int], least: Optimum | None, costs: Costs) -> float:
+    """What its loads of the models that were reckoned take over the least for these, each load at its mean."""
     if least is None or not least.load_s:
         return 0.0
-    return sum(us for model, us in load_us.items() if model not in least.left_out) / 1e6 / least.load_s
+    took_us = sum(count * mean_load_us(costs, model) for model, count in loads.items() if model not in least.left_out)
+    return took_us / 1e6 / least.load_s
 
 
 # --- choosing -------------------------------------------------------------------------------------------------------
@@ -233,7 +235,7 @@ def _s(seconds: float) -> str:
 # --- processes ------------------------------------------------------------------------------------------------------
 
 _Ran = tuple[tuple[str, ...], Measures, Optimum | None, dict[str, int]]
-"""A trial, its figures, the least for the order in which it served, and its time spent loading by model."""
+"""A trial, its figures, the least for the order in which it served, and how often it loaded each model."""
 
 
 def _run_all(
@@ -258,7 +260,7 @@ def _run_trial(workload: Workload, costs: Costs, sets: tuple[str, ...], seed: in
         if optimum:
             settings = change(workload.settings)
             least = optimum_of(world.served, msgspec.structs.replace(workload, settings=settings), costs)
-    return sets, measures, least, world.load_us
+    return sets, measures, least, world.loads
 
 
 _process: dict[str, Any] = {}

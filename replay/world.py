@@ -60,8 +60,8 @@ class World:
         ]
         self.served: list[str] = []
         """Models in the order in which their requests were dispatched."""
-        self.load_us: dict[str, int] = {}
-        """Time spent loading, by model."""
+        self.loads: dict[str, int] = {}
+        """Processes that became ready, by model."""
         self._change = change or (lambda settings: settings)
         self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
         self._planned = 0
@@ -340,7 +340,7 @@ class World:
         costs = self._costs_of[replica]
         load_us = self.now_us - self._ordered_us.pop(replica)
         self.tally.load_us += load_us
-        self.load_us[order.model] = self.load_us.get(order.model, 0) + load_us
+        self.loads[order.model] = self.loads.get(order.model, 0) + 1
         self._engines[replica] = Engine(costs, self.now_us)
         if self._has_prefixes:
             self._caches[replica] = PromptCache(costs.slots, costs.host_cache_tokens)

@@ -105,6 +105,14 @@ def test_a_policy_is_compared_with_the_least_that_loading_could_take() -> None:
     assert tuned.choice.ratio_served >= 1.0
 
 
+def test_chance_does_not_beat_the_optimum() -> None:
+    """Loads that happen to be drawn short are no better an order of evictions."""
+    drawn = Costs(default=ModelCosts(slots=2, loads_us=(1_000_000, 1_000_000, 9_000_000)))
+    few = Source(workload=workload_of(calls_of((0, "a"), (1.0, "b"))), costs=drawn)
+    tuned = tune(few, [()], jobs=1, optimum=True)
+    assert tuned.current.ratio_served == tuned.current.ratio_arrival == pytest.approx(1.0)
+
+
 def test_models_that_are_not_reckoned_in_the_optimum_are_not_held_against_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
