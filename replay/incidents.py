@@ -10,6 +10,7 @@ import msgspec
 
 from eventlog import events as e
 from eventlog.reader import read
+from replay.lines import events_segments
 
 Kind = Literal["crash", "load_failure", "stall"]
 
@@ -53,7 +54,8 @@ class Incident(msgspec.Struct, kw_only=True):
 
 
 def incidents(path: Path) -> list[Incident]:
-    """All of them. Raises LogError and LogDamaged."""
+    """All of them. Raises LogError, also where there is no log, and LogDamaged."""
+    events_segments(path)
     found: list[Incident] = []
     gpus: dict[str, tuple[int, ...]] = {}
     lost: dict[str, list[int]] = {}

@@ -49,7 +49,7 @@ def read_traces(sources: Sequence[str], kind: Format | None = None) -> Workload:
         model, path = _named(source)
         this = kind or detect(path)
         if this is None:
-            raise WorkloadError(f"{path} is of no known format; known: {', '.join(IMPORTERS)}")
+            raise WorkloadError(f"{path} is of no known format; known: {', '.join(IMPORTERS)}{_hint(path)}")
         found = IMPORTERS[this].read(path, model)
         if not found:
             raise WorkloadError(f"{path} holds no request")
@@ -89,6 +89,12 @@ def detect(path: Path) -> Format | None:
     if {"request tokens", "response tokens"} <= columns:
         return "burstgpt"
     return "csv" if columns.intersection(generic.COLUMNS["time"]) else None
+
+
+def _hint(path: Path) -> str:
+    with path.open("rb") as file:
+        is_ours = file.read(9) == b'{"type":"'
+    return "; a log of ours is named by its directory, or by one of its segments alone" if is_ours else ""
 
 
 RELATIVE_US = 315_360_000_000_000

@@ -107,6 +107,7 @@ def test_any_csv_will_do_if_it_has_a_time_and_tokens(tmp_path: Path) -> None:
         ("a.csv", "time,model\n1,a\n", "no column prompt"),
         ("a.jsonl", '{"timestamp": 0, "input_length": "x", "hash_ids": []}\n', "line 1"),
         ("a.txt", "hello\n", "no known format"),
+        ("a.ndjson", '{"type":"RouterStarted","seq":1}\n', "a log of ours is named by its directory"),
         ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no request"),
     ],
 )

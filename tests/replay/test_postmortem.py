@@ -501,6 +501,13 @@ def test_a_log_without_crashes_says_so(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "no crash, failed load or stall in this log\n"
 
 
+def test_a_directory_without_a_log_is_no_log_without_crashes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["postmortem", str(tmp_path)]) == 1
+    assert "there is no log of facts and decisions" in capsys.readouterr().err
+
+
 def test_a_killed_run_is_told_of_with_what_it_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Run 1 ends with two requests open, run 2 in order; neither is a crash of a model."""
     with Diary(tmp_path) as world:
