@@ -131,7 +131,7 @@ class _Proof:
         began = time.perf_counter()
         result = self.result
         try:
-            for lines, schema in blocks(self.path, progress):
+            for lines, schema in blocks(self.path, progress, unbroken=True):
                 self._take(lines, schema)
             self._end_of_log()
         except _Over:

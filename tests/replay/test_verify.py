@@ -579,6 +579,21 @@ def test_the_command_tells_of_other_policies_and_accepts_them_unless_strict(
     assert main(["replay", "verify", str(tmp_path), "--strict"]) == 1
 
 
+def test_a_segment_that_is_missing_is_not_taken_for_other_decisions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rules have done nothing wrong: the log is not whole."""
+    with Recording(tmp_path, segment_bytes=4096) as world:
+        busy_hour(world, 40)
+    missing = list_segments(tmp_path, "events")[3].path
+    missing.unlink()
+
+    assert main(["replay", "verify", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert "a segment is missing, or not the one that was" in said.err
+    assert said.out == ""
+
+
 def test_a_log_of_which_nothing_can_be_verified_is_no_success(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
