@@ -14,7 +14,7 @@ generation that the page of a replica asks for is a request like any other, for 
 import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
-from urllib.parse import parse_qs, quote, unquote
+from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode
 
 import msgspec
 
@@ -85,17 +85,22 @@ class Passage:
     async def carry(self, scope: Scope, route: Route, caller: Caller, body: Body, reply: Reply, client: Client) -> None:
         """Answer one request. Raises RouterError before anything was answered."""
         path: str = scope["path"]
-        query: bytes = scope["query_string"]
+        # Written anew, so that the child reads in it what was read here: it knows %uXXXX, for one.
+        query = _canonical(scope["query_string"])
         quoted = quote(route.target(path))
         plain = True
         if route.kind == "ready":
+            _check_admin(caller, scope["method"], path)
             replica = self._ready(self._resolve(caller, routes.model_of(query)).name)
         elif route.kind == "stream":
-            conversation_id = routes.field_of(query, "conv_id") or path.removeprefix("/v1/stream").removeprefix("/")
+            # By its build llama-server takes the id from the path or the query: it finds the one that was checked.
+            in_path = path.removeprefix("/v1/stream").removeprefix("/")
+            conversation_id = in_path or routes.field_of(query, "conv_id") or ""
             found = await self._stream(scope["method"], query, conversation_id, caller, reply)
             if found is None:
                 return
-            replica, quoted = found, quote(path)
+            replica, quoted = found, "/v1/stream" + (f"/{quote(in_path, safe='')}" if in_path else "")
+            query = _canonical(query, without="conv_id", **({} if in_path else {"conv_id": conversation_id}))
         elif route.kind == "lookup":
             await self._lookup(_decode(_Lookup, body), caller, reply)
             return
@@ -107,12 +112,16 @@ class Passage:
             if not slash:
                 await self._redirect(b"./" + raw.rpartition(b"/")[2] + b"/", query, reply)
                 return
-            inner = routes.find(scope["method"], "/" + rest, query)
+            inside = "/" + unquote(rest)
+            inner = routes.find(scope["method"], inside, query)
             if inner is not None and inner.kind in ("stream", "lookup"):
-                # Its conversations may be with another replica of the model.
-                await self.carry({**scope, "path": "/" + rest}, inner, caller, body, reply, client)
+                # Its conversations may be with another replica of the model, and with another key.
+                await self.carry({**scope, "path": inside}, inner, caller, body, reply, client)
                 return
-            replica, quoted, plain = name, "/" + rest, False
+            if inner is not None and inner.kind == "control":
+                name = self._maker_of(_decode(_Control, body), caller, there=name)
+            _check_admin(caller, scope["method"], inside)
+            replica, quoted, plain = name, quote(inside), False
         if self._flights.config.keep.on and scope["method"] == "POST" and _moves_a_slot(unquote(quoted), query):
             message = "slots are saved and restored by the router while promptCache.keepAcrossSwaps is on"
             raise errors.error("forbidden", message)
@@ -204,12 +213,15 @@ class Passage:
             self._post(ClientReattached(rid=stream.rid, from_bytes=from_bytes))
         return stream.replica
 
-    def _maker_of(self, control: _Control, caller: Caller) -> str:
+    def _maker_of(self, control: _Control, caller: Caller, *, there: str = "") -> str:
+        """`there`: the replica whose page asks, which may make it beside the relay."""
         replica = self._flights.find_completion(control.id, caller)
+        if replica is None and there and caller.admin:
+            replica = there
         if replica is not None:
             return replica
-        model = self._resolve(caller, control.model).name
-        ready = self._ready(model)
+        model = self._state().replicas[there].model if there else self._resolve(caller, control.model).name
+        ready = there or self._ready(model)
         # It may be another key's, or have been made beside the relay: then there is nobody to guess for.
         if len(self._state().models[model].replicas) > 1 or not caller.admin:
             raise errors.error("request_not_found", f"no stream with id {control.id!r} is being made", param="id")
@@ -280,6 +292,19 @@ class Passage:
         location = to + (b"?" + query if query else b"")
         await reply.begin(307, [(b"location", location), (b"content-length", b"0")], sse=False)
         await reply.end(307)
+
+
+def _check_admin(caller: Caller, method: str, path: str) -> None:
+    """Raises 403 for what concerns all who use that llama-server, unless this key may administer."""
+    if not caller.admin and routes.is_for_admins(method, path):
+        message = f"key {caller.key!r} has no admin right, which {path} needs: it concerns all who use this model"
+        raise errors.error("forbidden", message)
+
+
+def _canonical(query: bytes, *, without: str = "", **more: str) -> bytes:
+    """The same fields, each written in the one way that everybody reads alike."""
+    fields = [pair for pair in parse_qsl(query.decode("latin-1"), keep_blank_values=True) if pair[0] != without]
+    return urlencode([*more.items(), *fields], quote_via=quote).encode("ascii")
 
 
 def _busyness(replica: Replica) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from router import proc
 from router.exits import Exit
 from router.spawn import MARKER, Child
-from router.waits import within
+from router.waits import first, within
 
 PR_SET_CHILD_SUBREAPER = 36
 READ_BYTES = 64 * 1024
@@ -47,6 +47,7 @@ class Process:
         self._on_output = on_output
         self._loop = asyncio.get_running_loop()
         self._paused: asyncio.TimerHandle | None = None
+        self._hurried = asyncio.Event()
         self._loop.add_reader(child.output, self._read)
         # A thread that sleeps in the kernel costs nothing, and no signal handler or shared watcher can steal the exit.
         threading.Thread(target=self._wait, name=f"wait-{self.pid}", daemon=True).start()
@@ -54,6 +55,10 @@ class Process:
     async def pids(self) -> list[int]:
         """The child and whatever it has started that lives."""
         return [one.pid for one in await self._members() if one.alive]
+
+    def hurry(self) -> None:
+        """Whoever ends it, now or later, gives it no time any more."""
+        self._hurried.set()
 
     async def end(self, grace_s: float) -> bool:
         """SIGTERM to all, SIGKILL to those that are left after `grace_s`; returns when nothing is left.
@@ -66,7 +71,7 @@ class Process:
         seen: set[int] = set()
         if not self.exited.is_set():
             self._signal(signal.SIGTERM, await self._members())
-            await within(grace_s, self.exited.wait())
+            await within(grace_s, first(self.exited.wait(), self._hurried.wait()))
         look_s = LOOK_FIRST_S
         while True:
             members = await self._members()
@@ -74,7 +79,7 @@ class Process:
             seen.update(one.pid for one in members)
             if not left and self.exited.is_set():
                 break
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or self._hurried.is_set():
                 killed = True
                 self._signal(signal.SIGKILL, left)
             await within(look_s, self.exited.wait()) if not self.exited.is_set() else await asyncio.sleep(look_s)

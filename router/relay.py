@@ -198,7 +198,7 @@ class Relay:
         if route.kind in ("generation", "metadata"):
             await self._scheduled(scope, receive, send, client, route)
         elif (way := next(routes.generations_in(scope["method"], scope["path"]), None)) is not None:
-            await self._scheduled(scope, receive, send, client, routes.POST[way[1]], is_of_a_page=True)
+            await self._scheduled(scope, receive, send, client, routes.generation_at(way[1]), is_of_a_page=True)
         else:
             await self._unscheduled(scope, receive, send, client, route)
 
@@ -249,7 +249,7 @@ class Relay:
             whose = None
             if is_of_a_page:
                 whose, path = self._passage.whose(scope, caller)
-                route, scope = routes.POST[path], {**scope, "path": path}
+                route, scope = routes.generation_at(path), {**scope, "path": path}
             peeked = await self._look(body, headers, route)
             asked = whose or peeked.model or routes.model_of(scope["query_string"])
             named = resolve(self.config, self._loop.state, caller, asked, self._open_requests)
@@ -368,7 +368,10 @@ class Relay:
             flight.conversation = peek.fingerprint(salt, conversation_id or session)
         else:
             flight.conversation = peeked.opening
-        if conversation_id and flight.stream:
+        if conversation_id and self._is_another_s(conversation_id, caller):
+            # llama-server would take it for the same conversation: this request is then none that is come back to.
+            flight.headers = [field for field in headers if field[0] != b"x-conversation-id"]
+        elif conversation_id and flight.stream:
             flight.detached = True
             flight.conversation_id = conversation_id.decode("latin-1")
             self.streams.opened(flight.conversation_id, rid, caller.key)
@@ -408,6 +411,11 @@ class Relay:
         if flight.stream:
             self._arm(flight)
         return flight
+
+    def _is_another_s(self, conversation_id: bytes, caller: Caller) -> bool:
+        """Whether the stream of this id was asked for with another key."""
+        stream = self.streams.find(conversation_id.decode("latin-1"), self._loop.clock.now_us())
+        return stream is not None and not caller.owns(stream.key)
 
     def _client_print(self, key: str, address: str) -> str:
         known = self._clients.get((key, address))

@@ -83,6 +83,7 @@ class Replica:
         self._marker = orphans.marker(around.directory, around.run, order.replica)
         self._stop = asyncio.Event()
         self._nudge = asyncio.Event()
+        self._hurried = False
         self._process: Process | None = None
         self._pids: list[int] = []
         self._stage = ""
@@ -98,6 +99,12 @@ class Replica:
     def stop(self) -> None:
         """End it, whatever it is doing."""
         self._stop.set()
+
+    def hurry(self) -> None:
+        """Its end, begun or not, has no patience any more."""
+        self._hurried = True
+        if self._process is not None:
+            self._process.hurry()
 
     def doubt(self) -> None:
         """A connection to it broke: ask whether it lives, and post the answer."""
@@ -163,6 +170,8 @@ class Replica:
         if child is None:
             return None
         self._process = process = Process(child, self._marker, child_log.feed)
+        if self._hurried:
+            process.hurry()
         self.endpoint = endpoint
         self.pid = child.pid
         self._pids = [child.pid]

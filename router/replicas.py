@@ -70,6 +70,7 @@ class Replicas:
         self._replicas: dict[str, Replica] = {}
         self._lives: set[asyncio.Task[None]] = set()
         self._closing = False
+        self._hurried = False
         adopt_orphans()
         remove_stale_sockets(config.run_dir, directory_id(config.log_dir))
         loop.on(ReplicaSpawnOrdered, self._spawn)
@@ -120,6 +121,12 @@ class Replicas:
         """Later spawns are made by this; what runs, runs on."""
         self._config = config
 
+    def hurry(self) -> None:
+        """From now on every stop, those under way included, is a kill: a second signal waits for nobody."""
+        self._hurried = True
+        for replica in self._replicas.values():
+            replica.hurry()
+
     async def stop_all(self) -> None:
         """End every replica, orders or not; returns when all are gone and have posted their last fact."""
         self._closing = True
@@ -140,6 +147,8 @@ class Replicas:
             return
         replica = Replica(order, model, self._surroundings())
         self._replicas[replica.id] = replica
+        if self._hurried:
+            replica.hurry()
         if self._closing:  # the order was under way; its life ends before it has a process
             replica.stop()
         life = asyncio.get_running_loop().create_task(self._live(replica), name=f"replica-{replica.id}")
@@ -172,5 +181,5 @@ class Replicas:
             transport=self._transport,
             memory=self._memory,
             slot_save_path=self._slot_save_path(),
-            environ=self._environ,
+            environ=config.for_children(self._environ),
         )

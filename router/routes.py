@@ -77,6 +77,12 @@ _PROPS = Route("/props", "ready", v1="never")
 POST: dict[str, Route] = {prefix + route.name: route for route in _POST for prefix in ("", "/v1")}
 GET: dict[str, Route] = {prefix + route.name: route for route in _GET for prefix in ("", "/v1")}
 
+_GENERATIONS = {path: route for path, route in POST.items() if route.kind == "generation"} | {
+    # Older builds have it, in OpenAI's words; the router itself does not offer it.
+    "/api/chat": Route("/api/chat", "generation", "messages", streams=True, v1="never")
+}
+"""Of a replica's own paths, those that generate."""
+
 
 def find(method: str, path: str, query: bytes) -> Route | None:
     """The route of this request, or None when it is not the relay's.
@@ -111,8 +117,27 @@ def generations_in(method: str, path: str) -> Iterator[tuple[str, str]]:
     if method == "POST" and path.startswith(("/instance/", "/upstream/")):
         whose = path.split("/", 2)[2]
         for at in range(1, len(whose)):
-            if whose[at] == "/" and (route := POST.get(whose[at:])) is not None and route.kind == "generation":
+            if whose[at] == "/" and whose[at:] in _GENERATIONS:
                 yield whose[:at], whose[at:]
+
+
+def generation_at(path: str) -> Route:
+    """The route of a path that `generations_in` has given."""
+    return _GENERATIONS[path]
+
+
+_FOR_ALL = frozenset(("/props", "/lora-adapters", "/tools", "/cors-proxy"))
+
+
+def is_for_admins(method: str, path: str) -> bool:
+    """Whether this changes a llama-server for all who use it, makes it do something else than answer, or tells of all.
+
+    Slots are erased, adapters weighed, properties set, tools run and pages fetched for whoever asks next as well.
+    """
+    plain = path.removeprefix("/v1")
+    if plain in ("/streams", "/cors-proxy"):
+        return True
+    return method not in ("GET", "HEAD", "OPTIONS") and (plain in _FOR_ALL or plain.startswith("/slots/"))
 
 
 def model_of(query: bytes) -> str | None:

@@ -311,6 +311,8 @@ class Router:
         self._stop_by_s = self._asyncio.time() + patience_s
         if self._stop_signals == 1:
             self._background.append(asyncio.create_task(self._end_without_log()))
+        else:
+            self._replicas.hurry()
         if not self._loop.available:
             # Nothing is decided without a log, so nobody would decide that the router may end.
             self._asyncio.call_later(patience_s, self._done.set)

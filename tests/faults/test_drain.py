@@ -74,6 +74,23 @@ def test_a_second_signal_waits_for_nobody(tmp_path: Path) -> None:
         assert router.children() == []
 
 
+def test_a_second_signal_does_not_wait_for_a_child_that_does_not_end(tmp_path: Path) -> None:
+    """A llama-server that has a minute to end, and ignores SIGTERM, is killed; also when the first signal's patience
+    is over and only its end is waited for."""
+    stubborn = Model("a", tokens=10_000, gap_s=0.05, ignore_term=True)
+    with routed(tmp_path, [stubborn], SHUTDOWN_TIMEOUT=0.1, GRACEFUL_KILL_TIMEOUT=60) as router:
+        stream = router.chat("a", stream=True)
+        next(stream.chunks())
+        assert router.process
+        router.process.send_signal(signal.SIGTERM)
+        router.wait_event("ReplicaStopOrdered")
+        begun = time.monotonic()
+        router.process.send_signal(signal.SIGTERM)
+        assert router.process.wait(20) == 0
+        assert time.monotonic() - begun < 15
+        assert router.children() == []
+
+
 @pytest.mark.parametrize("signals", [1, 2])
 def test_a_client_that_never_reads_does_not_hold_up_the_end(tmp_path: Path, signals: int) -> None:
     """Its megabytes wait in the router; whether it is told to stop once or twice, it does not wait for that client."""

@@ -416,3 +416,153 @@ def test_without_keys_a_priority_in_a_header_counts_only_if_it_does_for_everybod
                 assert (arrived.priority, arrived.priority_from) == expected
 
     run(story)
+
+
+# --- one reading of a path ------------------------------------------------------------------------------------------
+
+ODD_SPELLINGS = ("v1/%73tream", "v1%2fstream", "%761/stream")
+"""Of v1/stream, as llama-server reads them."""
+
+
+def with_keys(rig: Rig) -> None:
+    """`owner` may administer, `ann` and `ben` may not."""
+    keys = {name: KeyConfig(name, key_digest(name), admin=name == "owner") for name in ("owner", "ann", "ben")}
+    object.__setattr__(rig.config, "keys", keys)
+
+
+def as_(name: str, **headers: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {name}", **{key.replace("_", "-"): value for key, value in headers.items()}}
+
+
+@pytest.mark.parametrize("path", ["v1/%63hat/completions", "v1%2Fchat%2Fcompletions", "api/chat", "%69nfill"])
+def test_a_generation_takes_its_turn_however_its_path_is_written(path: str) -> None:
+    """Also under a name that only older builds of llama-server know."""
+
+    async def story() -> None:
+        async with Rig() as rig:
+            await loaded(rig)
+            assert (await rig.ask(CHAT, f"/instance/m/{path}")).status == 200
+            assert len(rig.events(RequestArrived)) == 2
+
+    run(story)
+
+
+def test_a_path_reaches_a_replica_as_it_was_read_here() -> None:
+    """llama-server reads %u0063 as a letter, nobody else does: so it gets what was looked at, written anew."""
+
+    async def story() -> None:
+        async with Rig() as rig:
+            await loaded(rig)
+            for path, target in (
+                ("/instance/m/v1/%u0063hat/completions", "/v1/%25u0063hat/completions"),
+                ("/instance/m/v1/%u0073tream?conv%u005fid=x", "/v1/%25u0073tream?conv%25u005fid=x"),
+                ("/props?model=m&%u006dodel=other", "/props?model=m&%25u006dodel=other"),
+            ):
+                assert (await rig.ask(b"", path, "GET")).status == 200
+                assert rig.upstream.got[-1].target == target
+
+    run(story)
+
+
+def test_a_stream_is_its_key_s_however_it_is_asked_for() -> None:
+    """By its path or its query, here or at the page of a replica, in any spelling; two ids at once are one."""
+
+    async def story() -> None:
+        async with Rig(replicas=2) as rig, rig.connect() as anns, rig.connect() as bens:
+            with_keys(rig)
+            rig.upstream.handler = endless
+            for wire, name in ((anns, "ann"), (bens, "ben")):
+                sent = as_(name, X_Conversation_Id=f"{name}-1")
+                await wire.send({**CHAT, "stream": True}, "/v1/chat/completions", "POST", sent)
+                await wire.head()
+            rig.upstream.handler = plain
+            rig.upstream.got.clear()
+            for page in ("", "/instance/m", "/upstream/m"):
+                for spelled in (*ODD_SPELLINGS, "v1/stream") if page else ("v1/stream",):
+                    for rest in ("/ann-1", "?conv_id=ann-1", "/ann-1?conv_id=ben-1"):
+                        for method in ("GET", "DELETE"):
+                            answer = await rig.ask(b"", f"{page}/{spelled}{rest}", method, as_("ben"))
+                            assert (answer.status, answer.json()["error"]["code"]) == (404, "conversation_not_found")
+            assert rig.upstream.got == []
+            asked = "/v1/stream?from=3&conv%u005fid=ann-1&conv_id=ben-1&conv_id=ann-1"
+            assert (await rig.ask(b"", asked, "GET", as_("ben"))).status == 200
+            assert rig.upstream.got[-1].target == "/v1/stream?conv_id=ben-1&from=3&conv%25u005fid=ann-1"
+            assert (await rig.ask(b"", "/instance/m/v1/stream/ann-1", "GET", as_("ann"))).status == 200
+            assert rig.upstream.got[-1].target == "/v1/stream/ann-1"
+            for name in ("ann", "ben"):
+                assert (await rig.ask(b"", f"/v1/stream?conv_id={name}-1", "DELETE", as_(name))).status == 200
+
+    run(story)
+
+
+def test_nobody_takes_over_the_conversation_of_another_key() -> None:
+    """A request with the id of another's stream is served, but llama-server does not hear of the id."""
+
+    async def story() -> None:
+        async with Rig() as rig, rig.connect() as wire:
+            with_keys(rig)
+            rig.upstream.handler = endless
+            await wire.send({**CHAT, "stream": True}, "/v1/chat/completions", "POST", as_("ann", X_Conversation_Id="a"))
+            await wire.head()
+            rig.upstream.handler = plain
+            mine = await rig.ask(CHAT, headers=as_("ben", X_Conversation_Id="a"))
+            assert (mine.status, rig.upstream.got[-1].header("x-conversation-id")) == (200, None)
+            assert (await rig.ask(b"", "/v1/stream?conv_id=a", "GET", as_("ben"))).status == 404
+            assert (await rig.ask(b"", "/v1/stream?conv_id=a", "GET", as_("ann"))).status == 200
+            again = await rig.ask(CHAT, headers=as_("ann", X_Conversation_Id="a"))
+            assert (again.status, rig.upstream.got[-1].header("x-conversation-id")) == (200, "a")
+            await rig.ask(b"", "/v1/stream?conv_id=a", "DELETE", as_("ann"))
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/slots/0?model=m&action=erase"),
+        ("POST", "/lora-adapters?model=m"),
+        ("POST", "/props?model=m"),
+        ("POST", "/tools?model=m"),
+        ("POST", "/instance/m/slots/0?action=erase"),
+        ("POST", "/instance/m/%73lots/0?action=erase"),
+        ("POST", "/upstream/m/lora-adapters"),
+        ("PUT", "/instance/m/props"),
+        ("GET", "/instance/m/v1/streams"),
+        ("GET", "/instance/m/cors-proxy?url=http://x"),
+    ],
+)
+def test_what_concerns_all_who_use_a_model_needs_the_admin_right(method: str, path: str) -> None:
+    async def story() -> None:
+        async with Rig() as rig:
+            await loaded(rig)
+            with_keys(rig)
+            refused = await rig.ask(b"{}", path, method, as_("ann"))
+            assert (refused.status, refused.json()["error"]["code"]) == (403, "forbidden")
+            assert rig.upstream.got == []
+            assert (await rig.ask(b"{}", path, method, as_("owner"))).status == 200
+            for asked in ("/instance/m/props", "/slots?model=m", "/instance/m/"):
+                assert (await rig.ask(b"", asked, "GET", as_("ann"))).status == 200
+
+    run(story)
+
+
+def test_an_answer_is_controlled_by_whoever_asked_for_it_also_from_a_page() -> None:
+    async def named(got: Got) -> None:
+        await got.begin_stream()
+        await got.chunk(b'data: {"id":"c-1","choices":[{"delta":{"content":"x"}}]}\n\n')
+        await got.gone.wait()
+
+    async def story() -> None:
+        async with Rig() as rig, rig.connect() as wire:
+            with_keys(rig)
+            rig.upstream.handler = named
+            await wire.send({**CHAT, "stream": True}, "/v1/chat/completions", "POST", as_("ann"))
+            await wire.head()
+            rig.upstream.handler = plain
+            control = {"id": "c-1", "model": "m", "action": "reasoning_end"}
+            for path in ("/v1/chat/completions/control", "/instance/m/v1/chat/completions/control"):
+                assert (await rig.ask(control, path, headers=as_("ben"))).status == 404
+                assert (await rig.ask(control, path, headers=as_("ann"))).status == 200
+                assert (await rig.ask({**control, "id": "unknown"}, path, headers=as_("owner"))).status == 200
+
+    run(story)
