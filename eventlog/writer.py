@@ -115,7 +115,7 @@ class LogWriter:
         Raises LogLocked, LogDamaged, LogUnavailable (the disk refuses) and LogError (no access).
         """
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise LogError(f"cannot make the log directory {directory}: {error.strerror}") from error
         lock = lock_log(directory)

@@ -56,7 +56,7 @@ def new_database(
 ) -> duckdb.DuckDBPyConnection:
     """An empty database with our tables, in the place of whatever was there."""
     make_room(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     connection = _connect(path, memory_mib, threads, readable)
     connection.execute("BEGIN")
     connection.execute(_ABOUT)

@@ -26,7 +26,7 @@ from router.cache_settings import SAVE_PATH, KeepConfig, read_keep, shape_of
 from router.gpu_checks import check_gpus
 from router.gpus import count_gpus
 from router.llama_server import binary_identity, check_embedded, find_llama_server, read_options
-from router.model_entry import Cost, KeyConfig, ReasoningEffort, key_digest, key_in_file, read_keys
+from router.model_entry import Cost, KeyConfig, ReasoningEffort, key_digest, key_in_file, read_keys, sendable
 from router.models import Draft, ModelConfig, finish, read_drafts
 from router.places import find_places, may_be_there, place
 from router.presets import Section, canonical_name, read_ini
@@ -205,6 +205,11 @@ class Config:
         # Every key is compared, and in full: the time taken tells nothing about any of them.
         found = [key for key in self.keys.values() if hmac.compare_digest(key.sha256, digest)]
         return found[0] if found else None
+
+    def for_children(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """This environment without the variables that hold clients' keys, which are no child's business."""
+        secret = {key.variable for key in self.keys.values()}
+        return {name: value for name, value in environ.items() if name not in secret}
 
     def with_fingerprints(self, key: bytes) -> "Config":
         """The same, with a fingerprint per model over all that a child is started with, keyed by `key`.
@@ -457,7 +462,10 @@ def _read_keys(
     keys = read_keys(top.get("keys", {}), file, environ, findings)
     default_key = _default_key(values, findings)
     if default_key:
-        keys.setdefault("default", KeyConfig("default", key_digest(default_key), admin=True))
+        made = KeyConfig("default", key_digest(default_key), admin=True)
+        if keys.setdefault("default", made).sha256 != made.sha256:
+            message = "the key of LLAMA_ROUTER_API_KEY has this name, and is another one"
+            findings.add(Problem(message, file=file, section="keys", key="default", allowed="another name"))
     names = _names(drafts)
     for key in list(keys.values()):
         real = []
@@ -480,7 +488,7 @@ def _default_key(values: Values, findings: Findings) -> str:
         except BadValue as error:
             findings.add(values.problem("API_KEY_FILE", str(error)))
     try:
-        key_digest(key)
+        key_digest(sendable(key))
     except BadValue as error:
         findings.add(values.problem("API_KEY", str(error)))
         return ""

@@ -120,7 +120,7 @@ class Dashboard:
         ours = str(Path(__file__).resolve().parent.parent)
         path = os.pathsep.join(filter(None, (ours, self._environ.get("PYTHONPATH"))))
         # No GPU is visible to it, and no key.
-        return environment(self._environ, {"PYTHONPATH": path}, (), "", self._marker)
+        return environment(self._config.for_children(self._environ), {"PYTHONPATH": path}, (), "", self._marker)
 
     def _said(self, data: bytes) -> None:
         """Its output, line by line, at the level that it says."""

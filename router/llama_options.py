@@ -204,7 +204,8 @@ def read_help(argv: Sequence[str], cache: Path, *, version: str = "") -> str:
         raise HelpFailed(f"{argv[0]} --help names no options; is it llama-server?")
     # Without a cache everything works as well, a little later.
     with contextlib.suppress(OSError):
-        cache.mkdir(parents=True, exist_ok=True)
+        cache.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        cache.mkdir(exist_ok=True)
         fresh = kept.with_suffix(f".{os.getpid()}")
         fresh.write_text(text, encoding="utf-8")
         fresh.replace(kept)

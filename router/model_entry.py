@@ -65,6 +65,8 @@ class KeyConfig:
     rpm: int = 0
     tpm: int = 0
     """Requests and tokens within any 60 seconds; beyond them it gets 429. 0 is no limit."""
+    variable: str = ""
+    """The environment variable that it came from; empty for none."""
     expires_s: float = 0.0
     """Wall clock from which on it is not taken any more, in seconds since 1970; 0 for never."""
 
@@ -295,8 +297,9 @@ def read_keys(value: Any, file: str, environ: Mapping[str, str], findings: Findi
     keys: dict[str, KeyConfig] = {}
     for name, raw in value.items():
         entry = raw if isinstance(raw, dict) else {"key": raw}
-        # Kept apart, so that a mistake elsewhere in the entry never shows the secret.
-        reader = ObjectReader({k: v for k, v in entry.items() if k != "key"}, file, f"keys.{name}", findings)
+        # Kept apart, so that a mistake in the entry never shows the secret, under whatever name it was written.
+        shown = {key: entry[key] if key in KEY_KEYS else "" for key in entry if key != "key"}
+        reader = ObjectReader(shown, file, f"keys.{name}", findings)
         reader.only(KEY_KEYS)
         try:
             digest = _digest(entry.get("key"), Path(file).parent, environ)
@@ -310,6 +313,7 @@ def read_keys(value: Any, file: str, environ: Mapping[str, str], findings: Findi
         keys[name] = KeyConfig(
             name=name,
             sha256=digest,
+            variable=_variable(entry["key"]),
             admin=reader.key("admin", KEY_KEYS),
             models=reader.key("models", KEY_KEYS),
             priority=reader.key("priority", KEY_KEYS),
@@ -329,13 +333,20 @@ def _digest(key: Any, folder: Path, environ: Mapping[str, str]) -> str:
         if not re.fullmatch(r"[0-9a-f]{64}", digest):
             raise BadValue("after sha256: there are 64 hexadecimal digits")
         return digest
-    if reference := re.fullmatch(r"\$\{env\.(\w+)\}", key):
-        key = environ.get(reference[1], "")
+    if variable := _variable(key):
+        key = environ.get(variable, "")
         if not key:
-            raise BadValue(f"the environment variable {reference[1]} is not set")
+            raise BadValue(f"the environment variable {variable} is not set")
     elif reference := re.fullmatch(r"\$\{file\.(.+)\}", key):
         key = key_in_file(folder / Path(reference[1]).expanduser())
-    return key_digest(key)
+    elif key.startswith("${"):
+        raise BadValue("this would be the key itself; a reference is ${env.NAME} or ${file.PATH}")
+    return key_digest(sendable(key))
+
+
+def _variable(key: str) -> str:
+    reference = re.fullmatch(r"\$\{env\.(\w+)\}", key)
+    return reference[1] if reference else ""
 
 
 def key_in_file(path: Path) -> str:
@@ -349,6 +360,13 @@ def key_in_file(path: Path) -> str:
         raise BadValue(f"no key can be read from {str(path)!r}: no file can have such a name") from None
     if not key or len(key.splitlines()) > 1:
         raise BadValue(f"{path} should hold one line, the key")
+    return key
+
+
+def sendable(key: str) -> str:
+    """The same key. Raises BadValue for one that a client could not send, and so would never be taken."""
+    if key != key.strip() or any(ord(char) < 32 or ord(char) == 127 for char in key):
+        raise BadValue("the key has a blank at an end or a control character in it, which no header carries")
     return key
 
 

@@ -64,7 +64,14 @@ def _pinned(config: Config, state: State, asked: str) -> tuple[str, str]:
 
 def _tellable(config: Config, caller: Caller) -> Iterable[str]:
     models = [name for name in config.listed_names() if not caller.models or config.names[name] in caller.models]
-    return [*models, *(name for name, selector in config.selectors.items() if not selector.unlisted)]
+    selectors = [name for name, selector in config.selectors.items() if not selector.unlisted]
+    return [*models, *(name for name in selectors if targets_for(config, caller, config.selectors[name]))]
+
+
+def targets_for(config: Config, caller: Caller, selector: Selector) -> list[str]:
+    """The targets that this caller may use."""
+    targets = [(name, config.resolve(name)) for name in selector.targets]
+    return [name for name, model in targets if model and (not caller.models or model.name in caller.models)]
 
 
 # --- selectors ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from router.llama_options import FALSE_WORDS, TRUE_WORDS, Option, OptionTable
-from router.problems import Findings, Problem, nearest
+from router.problems import HIDDEN, Findings, Problem, hides_a_value, nearest, without_secret
 
 GLOBAL = "*"
 DEFAULT = "default"
@@ -121,7 +121,9 @@ def read_ini(text: str, file: str, findings: Findings) -> dict[str, Section]:
             continue
         if line[0] in " \t":
             message = "a line may not start with a blank (llama-server cannot read the file then)"
-            findings.add(Problem(message, file=file, line=number, section=current.name, value=line.strip()))
+            findings.add(
+                Problem(message, file=file, line=number, section=current.name, value=without_secret(line.strip()))
+            )
             line = line.lstrip(" \t")
         if line.startswith("["):
             current = _open_section(line, number, file, sections, findings)
@@ -159,12 +161,16 @@ def _open_section(line: str, number: int, file: str, sections: dict[str, Section
 
 def _read_entry(line: str, number: int, section: str, file: str, findings: Findings) -> Entry | None:
     def mistake(message: str, *, near: str = "") -> None:
-        findings.add(Problem(message, file=file, line=number, section=section, value=line.strip(), nearest=near))
+        shown = without_secret(line.strip())
+        findings.add(Problem(message, file=file, line=number, section=section, value=shown, nearest=near))
 
     key = _IDENT.match(line)
     if not key:
-        bare = line.lstrip("-").partition("=")[0].strip()
-        mistake("a key is a name of letters, digits, '_', '.' and '-', without dashes before it", near=bare)
+        bare = _IDENT.match(line.lstrip("-"))
+        mistake(
+            "a key is a name of letters, digits, '_', '.' and '-', without dashes before it",
+            near=bare[0] if bare else "",
+        )
         return None
     equals, value = line[key.end() :].lstrip(" \t")[:1], line[key.end() :].lstrip(" \t")[1:].lstrip(" \t")
     if equals != "=":
@@ -246,10 +252,13 @@ def read_layer(
 def _unknown(entry: Entry, table: OptionTable) -> Problem:
     if entry.key in CONFIG_KEYS:
         return entry.problem(f"{entry.key} is no option of llama-server: it belongs into config.json, LLM, this model")
+    near = nearest(entry.key, table.by_key)
+    if hides_a_value(near):
+        entry = replace(entry, value=HIDDEN)
     return entry.problem(
         "this llama-server knows no such option",
         allowed="any option that `llama-server --help` lists, without its dashes",
-        nearest=nearest(entry.key, table.by_key),
+        nearest=near,
     )
 
 

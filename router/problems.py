@@ -5,13 +5,23 @@ nearest valid name. Its counterpart is `router.errors`: those go to clients, the
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+
+HIDDEN = "(not shown)"
+"""In the place of what may be a secret: mistakes are printed, kept in the log and shown in /status."""
+
+_SECRET = re.compile(r"(?:^|[-_. ])(?:api-?key|key|token|secret|passw(?:or)?d|hft)$", re.IGNORECASE)
+_SECRET_IN_LINE = re.compile(r"(?:key|token|secret|passw(?:or)?d|\bhft)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake. Empty fields do not apply; `line` counts from 1, 0 when unknown."""
+    """One mistake. Empty fields do not apply; `line` counts from 1, 0 when unknown.
+
+    The value of a key that names a secret, and of what goes into an environment, is never kept.
+    """
 
     message: str
     file: str = ""
@@ -21,6 +31,10 @@ class Problem:
     value: str = ""
     allowed: str = ""
     nearest: str = ""
+
+    def __post_init__(self) -> None:
+        if self.value and (hides_a_value(self.key) or self.key == "env" or self.section.endswith(".env")):
+            object.__setattr__(self, "value", HIDDEN)
 
     def __str__(self) -> str:
         return "\n  ".join(line for line in (self.where(), *self._what()) if line)
@@ -91,6 +105,17 @@ def nearest(wrong: str, valid: Iterable[str]) -> str:
     folded = {name.casefold(): name for name in names}
     close = difflib.get_close_matches(wrong.casefold()[:100], folded, n=1, cutoff=0.6)
     return folded[close[0]] if close else ""
+
+
+def hides_a_value(key: str) -> bool:
+    """Whether what this key holds is a secret, by its name."""
+    return _SECRET.search(key) is not None
+
+
+def without_secret(line: str) -> str:
+    """A line or an option as it was written; what follows the name of a secret in it is left out."""
+    found = _SECRET_IN_LINE.search(line)
+    return line if found is None or not line[found.end() :].strip(" \t=:") else f"{line[: found.end()]} {HIDDEN}"
 
 
 def shortened(text: str, at_most: int = 120) -> str:

@@ -96,6 +96,8 @@ async def _run(chosen: dict[str, Any]) -> int:
             log.warning("%s", warning)
         for note in config.notes:
             log.info("%s", note)
+        # Who asked what, and what llama-servers print, is nobody else's business on a machine with several users.
+        config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         salt = salt_of(config.log_dir)
         sock = listen(config.host, config.port)
         router = Router(config.with_fingerprints(salt), gpus, salt, read_config)
@@ -119,7 +121,7 @@ def salt_of(log_dir: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        log_dir.mkdir(parents=True, exist_ok=True)
+        log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = path.with_name(f"salt.{os.getpid()}")
     descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -76,11 +76,11 @@ def unix_endpoint(run_dir: Path, directory: str) -> Endpoint:
         )
     try:
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        writable = run_dir.stat().st_mode & 0o022
+        found = run_dir.stat()
     except OSError as error:
         raise SpawnError(f"the run directory {run_dir} cannot be used: {error.strerror}") from error
-    if writable:
-        raise SpawnError(f"others may write to the run directory {run_dir}: set RUN_DIR to one with mode 0700")
+    if found.st_mode & 0o022 or found.st_uid != os.getuid():
+        raise SpawnError(f"others may write to the run directory {run_dir}: set RUN_DIR to one of yours with mode 0700")
     return Endpoint(path=path, key=secrets.token_urlsafe(24))
 
 

@@ -29,9 +29,9 @@ def read_json(text: str, file: str, findings: Findings) -> Any:
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=lambda word: strange.append(word))
     except json.JSONDecodeError as error:
+        # The line itself is not shown: it may hold a key.
         message = f"this is no JSON: {error.msg[:1].lower()}{error.msg[1:]} (column {error.colno})"
-        line = (text.splitlines() or [""])[error.lineno - 1 : error.lineno]
-        findings.add(Problem(message, file=file, line=error.lineno, value="".join(line).strip()))
+        findings.add(Problem(message, file=file, line=error.lineno))
         return None
     except (RecursionError, ValueError) as error:
         findings.add(Problem(f"this cannot be read: {error}", file=file))
@@ -71,7 +71,8 @@ def _without_comments_and_commas(text: str, file: str, findings: Findings) -> st
             )
         elif not said_comment:
             said_comment = True
-            findings.add(Problem(f"JSON has no comments (column {column})", file=file, line=line, value=slip[0]))
+            sign = "#" if slip[0].startswith("#") else slip[0][:2]
+            findings.add(Problem(f"JSON has no comments (column {column})", file=file, line=line, value=sign))
         pieces += [text[end : slip.start()], re.sub(r"[^\n]", " ", slip[0])]
         end = slip.end()
     return "".join([*pieces, text[end:]])

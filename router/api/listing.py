@@ -5,14 +5,13 @@ unloaded does not mean unavailable, and the context is that of one request, as t
 configured.
 """
 
-from collections.abc import Collection
 from typing import Any
 
 from router.api.services import Services
 from router.api.view import Failure, ModelView
 from router.callers import Caller
 from router.config import Cost, ModelConfig
-from router.naming import choose
+from router.naming import choose, targets_for
 from router.scheduler.state import Model, State, is_cooling
 from router.selection import Selector
 
@@ -71,7 +70,7 @@ def selector_entry(services: Services, caller: Caller, name: str, selector: Sele
     model = config.resolve(choose(config, services.loop.state, caller, selector))
     assert model is not None, "targets are checked when the configuration is read"
     listed = entry(services, model, name=name) | {"aliases": []}
-    listed["selector"] = {"strategy": selector.strategy, "targets": list(selector.targets)}
+    listed["selector"] = {"strategy": selector.strategy, "targets": targets_for(config, caller, selector)}
     for key, value in (("name", selector.title), ("description", selector.description)):
         listed.pop(key, None)
         if value:
@@ -79,12 +78,6 @@ def selector_entry(services: Services, caller: Caller, name: str, selector: Sele
     if selector.metadata:
         listed["metadata"] = dict(selector.metadata)
     return listed
-
-
-def may_use(services: Services, selector: Selector, allowed: Collection[str]) -> bool:
-    """Whether a key that is for these models only (empty: for all) has anything to pick from."""
-    targets = [services.config.resolve(target) for target in selector.targets]
-    return not allowed or any(model is not None and model.name in allowed for model in targets)
 
 
 def status(services: Services, model: ModelConfig, view: ModelView) -> dict[str, Any]:

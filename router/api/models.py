@@ -14,6 +14,7 @@ from router.api import listing, operations
 from router.api.access import administrator, caller_in
 from router.api.reply import SSE_HEADERS, Json
 from router.api.services import Services
+from router.naming import targets_for
 
 SSE_BACKLOG = 256
 PING_S = 15.0
@@ -59,7 +60,7 @@ def routes(services: Services) -> APIRouter:
                 if services.config.include_aliases_in_list:
                     listed += [listing.entry(services, model, name=alias) for alias in model.aliases]
         for name, selector in services.config.selectors.items():
-            if not selector.unlisted and listing.may_use(services, selector, allowed):
+            if not selector.unlisted and targets_for(services.config, caller_in(request), selector):
                 listed.append(listing.selector_entry(services, caller_in(request), name, selector))
         return Json({"object": "list", "data": listed})
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from router.llama_options import Option, OptionTable
 from router.presets import ALWAYS_ON, NO_SERVER, ROUTER_OWNED
-from router.problems import nearest
+from router.problems import nearest, without_secret
 
 
 class Note(Protocol):
@@ -161,7 +161,7 @@ def _values_after(words: list[str], index: int, table: OptionTable) -> int:
 
 
 def _note_unknown(word: str, values: list[str], table: OptionTable, note: Note) -> None:
-    shown = " ".join([word, *values])
+    shown = without_secret(" ".join([word, *values]))
     if not word.startswith("-"):
         note(shown, "is no option of llama-server, and was left out")
         return
@@ -170,7 +170,7 @@ def _note_unknown(word: str, values: list[str], table: OptionTable, note: Note) 
 
 
 def _take(option: Option, word: str, given: list[str], command: Command, note: Note) -> None:
-    shown = " ".join([word, *given])
+    shown = without_secret(" ".join([word, *given]))
     names = {name.lstrip("-") for name in option.names}
     place = next((name for name in PLACES if name in names), "")
     if place and given:
