@@ -24,7 +24,7 @@ RUN python3 -m venv /opt/llama-router \
 FROM ghcr.io/ggml-org/llama.cpp:${LLAMA_TAG}
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends python3 curl util-linux \
+    && apt-get install -y --no-install-recommends python3 curl \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 10001 --user-group --no-create-home --home-dir /webui --shell /usr/sbin/nologin llama-router \
     && install -d -o llama-router -g llama-router -m 0750 /webui \

@@ -31,8 +31,16 @@
           packages = [
             pkgs.python3
             pkgs.gnumake
+            pkgs.git
+            pkgs.curl
+            pkgs.nginx
             pkgs.llama-cpp
             pkgs.chromium
+          ];
+          # What pip installs is linked against libraries where other systems have them.
+          LD_LIBRARY_PATH = pkgs.lib.makeLibraryPath [
+            pkgs.stdenv.cc.cc.lib
+            pkgs.zlib
           ];
         };
       });

@@ -25,6 +25,7 @@ let
     mkOption
     optional
     optionalAttrs
+    recursiveUpdate
     types
     ;
 
@@ -86,15 +87,18 @@ let
       [ (render "*" globals) ] ++ map (name: render name (section name cfg.models.${name})) (attrNames cfg.models)
     );
 
+  # Beside another engine the cap is a second rule wherever it is written, so the default is not.
+  hasCap = cfg.maxModelsPerGpu != 1 || (cfg.routing.router.use or "residency") == "residency";
+
   configuration = {
     API-port = cfg.port;
     ROUTER = {
       HOST = cfg.host;
-      MAX_MODELS_PER_GPU = cfg.maxModelsPerGpu;
       EVICTION_POLICY = cfg.evictionPolicy;
       QUEUE_FORCE_LOAD_TIMEOUT = cfg.queueForceLoadTimeout;
       QUEUE_HEAD_GRACE = cfg.queueHeadGrace;
     }
+    // optionalAttrs hasCap { MAX_MODELS_PER_GPU = cfg.maxModelsPerGpu; }
     // optionalAttrs (cfg.gpuCount != null) { NUM_GPUS = cfg.gpuCount; }
     // cfg.routerSettings;
     LLM = mapAttrs (_: forRouter) cfg.models;
@@ -103,7 +107,9 @@ let
   // optionalAttrs (cfg.keys != { }) { inherit (cfg) keys; }
   // optionalAttrs (cfg.routing != { }) { inherit (cfg) routing; };
 
-  configFile = pkgs.writeText "llama-router-config.json" (builtins.toJSON configuration);
+  configFile = pkgs.writeText "llama-router-config.json" (
+    builtins.toJSON (recursiveUpdate configuration cfg.settings)
+  );
   presetsFile = pkgs.writeText "llama-router-presets.ini" presets;
   preset = types.oneOf [
     types.bool
@@ -189,7 +195,7 @@ in
     maxModelsPerGpu = mkOption {
       type = types.ints.positive;
       default = 1;
-      description = "Models that may be resident on one GPU.";
+      description = "Models that may be resident on one GPU. Under another engine of `routing` 1 means no cap.";
     };
 
     evictionPolicy = mkOption {
@@ -302,6 +308,15 @@ in
         GRACEFUL_KILL_TIMEOUT = 10;
       };
       description = "Any other key of ROUTER in config.json; wins over the options here.";
+    };
+
+    settings = mkOption {
+      type = jsonValue;
+      default = { };
+      example = {
+        promptCache.keepAcrossSwaps = true;
+      };
+      description = "What else config.json may hold (profiles, selectors, ...); wins over the options here.";
     };
 
     environmentFile = mkOption {

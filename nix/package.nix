@@ -2,7 +2,6 @@
 {
   lib,
   python3Packages,
-  util-linux,
 }:
 
 let
@@ -34,8 +33,6 @@ python3Packages.buildPythonApplication {
     map (requirement: builtins.head (builtins.match "([A-Za-z0-9_-]+).*" requirement)) project.dependencies
   );
   pythonRelaxDeps = true;
-  # setpriv: a llama-server ends with its router.
-  makeWrapperArgs = [ "--prefix PATH : ${lib.makeBinPath [ util-linux ]}" ];
   pythonImportsCheck = [
     "eventlog"
     "router.scheduler"

@@ -311,8 +311,15 @@ def _export(url: str, ours: Mapping[str, str]) -> str:
     """What the other commands need to find this router and its log, to be pasted into a shell."""
     needed = [f"{ENV_PREFIX}{name}" for name in ("EVENT_LOG_DIR", "HISTORY_DB_PATH", "RUN_DIR")]
     values = {URL_VARIABLE: url, **{name: ours[name] for name in needed}}
-    assigned = " ".join(f"{name}={shlex.quote(value)}" for name, value in values.items())
+    assigned = _path() + " ".join(f"{name}={shlex.quote(value)}" for name, value in values.items())
     return f"for `llama-router status`, `load`, `log`, `sql` and the others, in another shell:\n  export {assigned}"
+
+
+def _path() -> str:
+    """So that a shell finds the command itself, which lies in an environment that may not be active there."""
+    here = Path(sys.executable).parent
+    is_found = shutil.which("llama-router") is not None or not (here / "llama-router").exists()
+    return "" if is_found else f"PATH={shlex.quote(str(here))}:$PATH "
 
 
 async def _end(router: asyncio.subprocess.Process) -> None:

@@ -14,6 +14,16 @@ rec {
           }) (attrNames set)
         )
       );
+    recursiveUpdate =
+      one: other:
+      one
+      // mapAttrs (
+        name: value:
+        if builtins.isAttrs value && builtins.isAttrs (one.${name} or null) then
+          recursiveUpdate one.${name} value
+        else
+          value
+      ) other;
     optional = condition: value: if condition then [ value ] else [ ];
     optionalAttrs = condition: set: if condition then set else { };
     mkIf = condition: content: if condition then content else { };

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from router.model_entry import ENTRY_KEYS
 from tests.router.config_desk import Desk
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,6 +128,7 @@ def test_every_option_has_a_description_and_the_documented_default(nix: Callable
         "keys": {},
         "routing": {},
         "routerSettings": {},
+        "settings": {},
         "environmentFile": None,
     }
 
@@ -152,6 +154,29 @@ def test_the_router_reads_what_the_module_renders(
     assert heavy.options["cache-ram"] == "32768"
     assert literal.options["cache-ram"] == "512"
     assert heavy.options["tensor-split"] == "3,1"
+
+
+def test_every_key_that_the_router_knows_of_a_model_goes_to_the_router() -> None:
+    """`model` alone is llama-server's, where the preset says it."""
+    text = (ROOT / "nix" / "module.nix").read_text()
+    listed = text.partition("routerKeys = [")[2].partition("]")[0].split()
+    assert {key.strip('"') for key in listed} == ENTRY_KEYS.keys() - {"model"}
+
+
+def test_the_default_of_the_cap_does_not_hold_beside_another_engine(nix: Callable[[str], Any]) -> None:
+    """There it would be a second rule that nobody wrote: no two models of a matrix could share a GPU."""
+    matrix = 'enable = true; routing.router.use = "matrix";'
+    asked = {written: json.loads(nix(etc("config.json", written)))["ROUTER"] for written in ("enable = true;", matrix)}
+    assert [router.get("MAX_MODELS_PER_GPU") for router in asked.values()] == [1, None]
+    capped = json.loads(nix(etc("config.json", f"{matrix} maxModelsPerGpu = 2;")))
+    assert capped["ROUTER"]["MAX_MODELS_PER_GPU"] == 2
+
+
+def test_what_has_no_option_can_be_set_all_the_same(nix: Callable[[str], Any]) -> None:
+    written = "enable = true; settings = { promptCache.keepAcrossSwaps = true; ROUTER.GLOBAL_TTL = 600; };"
+    config = json.loads(nix(etc("config.json", written)))
+    assert config["promptCache"] == {"keepAcrossSwaps": True}
+    assert (config["ROUTER"]["GLOBAL_TTL"], config["ROUTER"]["HOST"]) == (600, "127.0.0.1")
 
 
 def test_a_cap_for_an_unknown_model_is_refused(nix: Callable[[str], Any]) -> None:

@@ -82,6 +82,22 @@ def test_a_taken_port_is_named_and_a_free_one_is_used(
     assert "stop it" not in said, "nobody is to do what is done already"
 
 
+@pytest.mark.parametrize("is_on_path", [False, True])
+def test_what_it_says_to_export_also_leads_to_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_on_path: bool
+) -> None:
+    """Somebody who has typed no more than `make demo` has it in .venv/bin, and not on PATH."""
+    (tmp_path / "llama-router").write_text("#!/bin/sh\n")
+    (tmp_path / "llama-router").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", f"{tmp_path if is_on_path else ''}:/usr/bin:/bin")
+    ours = {f"LLAMA_ROUTER_{name}": "/x" for name in ("EVENT_LOG_DIR", "HISTORY_DB_PATH", "RUN_DIR")}
+    line = demo._export("http://127.0.0.1:1", ours).splitlines()[-1]
+    found = subprocess.run(["sh", "-c", f"{line}\ncommand -v llama-router"], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == str(tmp_path / "llama-router")
+    assert ("PATH=" in line.replace("DB_PATH=", "")) == (not is_on_path)
+
+
 def offspring(pid: int) -> set[int]:
     """Every process that came from this one."""
     found: set[int] = set()
