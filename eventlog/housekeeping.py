@@ -12,6 +12,7 @@ import os
 import stat
 import threading
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,11 +85,15 @@ class Housekeeper:
             self._wanted.clear()
             if self._stop.is_set():
                 return
-            try:
-                seal_all(self._directory, self._stop)
-                retain(self._directory, self._retention, self._now_us)
-            except Exception as error:
-                logger.warning("the log in %s could not be tidied up: %s", self._directory, error)
+            # On a full disk nothing can be sealed, and then removing is what helps.
+            self._try(lambda: seal_all(self._directory, self._stop))
+            self._try(lambda: retain(self._directory, self._retention, self._now_us))
+
+    def _try(self, what: Callable[[], object]) -> None:
+        try:
+            what()
+        except Exception as error:
+            logger.warning("the log in %s could not be tidied up: %s", self._directory, error)
 
 
 def seal_all(directory: Path, stop: threading.Event | None = None) -> None:
@@ -105,15 +110,19 @@ def seal(segment: Segment, stop: threading.Event | None = None) -> None:
     sealed = path.with_name(path.name + ".gz")
     unfinished = sealed.with_name(sealed.name + UNFINISHED)
     compress = zlib.compressobj(_LEVEL, wbits=31)
-    with path.open("rb") as source, unfinished.open("wb") as target:
-        os.fchmod(target.fileno(), stat.S_IMODE(os.fstat(source.fileno()).st_mode))
-        while block := source.read(_READ_BYTES):
-            target.write(compress.compress(block))
-            if stop is not None and stop.is_set():
-                return
-        target.write(compress.flush())
-        target.flush()
-        os.fsync(target.fileno())
+    try:
+        with path.open("rb") as source, unfinished.open("wb") as target:
+            os.fchmod(target.fileno(), stat.S_IMODE(os.fstat(source.fileno()).st_mode))
+            while block := source.read(_READ_BYTES):
+                target.write(compress.compress(block))
+                if stop is not None and stop.is_set():
+                    return
+            target.write(compress.flush())
+            target.flush()
+            os.fsync(target.fileno())
+    except OSError:
+        unfinished.unlink(missing_ok=True)  # on a full disk it would only take room
+        raise
     os.replace(unfinished, sealed)
     fsync_directory(path.parent)
     path.unlink()

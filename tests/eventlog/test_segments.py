@@ -1,5 +1,6 @@
 """Segments: they roll, are sealed, are removed when old, and no kill in between does harm."""
 
+import errno
 import gzip
 import os
 import stat
@@ -12,7 +13,7 @@ import pytest
 from eventlog.damaged import set_aside
 from eventlog.errors import LogDamaged, LogError, LogLocked
 from eventlog.events import SegmentOpened
-from eventlog.housekeeping import Retention, read_header, retain, seal, seal_all
+from eventlog.housekeeping import Housekeeper, Retention, read_header, retain, seal, seal_all
 from eventlog.reader import read
 from eventlog.recover import recover
 from eventlog.segments import STREAMS, list_segments, segment_of, stored_bytes
@@ -276,6 +277,28 @@ def test_retention_runs_while_the_log_is_written(tmp_path: Path) -> None:
     again = Numbered()
     again.restore(recover(tmp_path))
     assert again.op == 200
+
+
+def test_a_full_disk_does_not_keep_old_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be sealed there, and no half of a copy takes room; what is beyond the limit goes all the same."""
+    small_log(tmp_path, steps=40, segment_bytes=1000)
+    seal_all(tmp_path)
+    plain = _unseal(tmp_path)
+    size = sum(stored_bytes(segment) for segment in list_segments(tmp_path, "events"))
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        seal(list_segments(tmp_path, "events")[0])
+    assert not list(tmp_path.glob("*.new"))
+    monkeypatch.setattr("eventlog.housekeeping.fsync_directory", lambda directory: None)
+    housekeeper = Housekeeper(tmp_path, Retention(bytes=size - 10))
+    housekeeper.start(now_us=START_US)
+    until(lambda: not plain.exists())
+    housekeeper.stop()
+    assert verify(tmp_path).ok
 
 
 def test_a_second_router_on_the_same_log_is_told_who_has_it(tmp_path: Path) -> None:
