@@ -135,6 +135,21 @@ def of_decision(status: int, code: str, reason: str, *, model: str = "", retry_a
     return error(code, message, status=status, retry_after_s=-(-retry_after_us // 1_000_000) or None)
 
 
+def without_a_word(who: str, status: int) -> RouterError:
+    """In place of an error of llama-server's HTTP library, which has no body: what its sender may do about it.
+
+    `who` answered so, as "model 'm'".
+    """
+    code = "body_too_large" if status == 413 else "upstream_error"
+    why = _WITHOUT_A_WORD.get(status, "and does not say why")
+    return error(code, f"{who}: llama-server answers {status}, {why}", status=status)
+
+
+_WITHOUT_A_WORD = {
+    400: "as it does to more than 100 headers, or to one of more than 8 KiB",
+    413: "since the body is larger than it takes, 100 MiB mostly",
+    414: "since the path with its query is longer than it takes, 8 KiB mostly",
+}
 _DEFAULT_REASONS = {
     "upstream_crashed": "the llama-server that worked on this request died",
     "upstream_stalled": "the llama-server fell silent over this request",

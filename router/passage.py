@@ -26,7 +26,7 @@ from router.client import Client
 from router.config import Config, ModelConfig
 from router.conversations import Streams
 from router.flight import By
-from router.headers import Fields, to_upstream
+from router.headers import Fields, to_upstream, value_of
 from router.naming import resolve
 from router.reply import Reply
 from router.routes import Route
@@ -275,6 +275,8 @@ class Passage:
             fields = to_upstream(headers, key=endpoint.key, length=length, decoded=True, plain=plain)
             await connection.send(request_head(method.encode(), target, fields), body.to_send())
             await connection.start()
+            if plain and connection.status >= 400 and value_of(connection.headers, b"content-length") == b"0":
+                raise errors.without_a_word(f"replica {replica!r}", connection.status)
             await reply.begin(connection.status, connection.headers, sse=connection.is_sse)
             reply.flush()
             reply.on_drain(connection.resume)

@@ -509,6 +509,10 @@ class Relay:
         if flight.timer is not None:
             flight.timer.cancel()
             flight.timer = None
+        if not data and connection.status >= 400 and not flight.client_gone:
+            await reply.fail(errors.without_a_word(f"model {flight.model!r}", connection.status))
+            self._finish(flight)
+            return
         if not flight.client_gone:
             await reply.begin(connection.status, connection.headers, sse=answer.is_sse)
             flight.body.close()

@@ -385,6 +385,26 @@ def test_an_error_of_the_replica_is_the_clients_answer() -> None:
     run(story)
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [(413, "body_too_large"), (400, "upstream_error"), (500, "upstream_error")]
+)
+@pytest.mark.parametrize("body", [CHAT, STREAM], ids=["whole", "stream"])
+def test_an_error_without_a_word_gets_some(status: int, code: str, body: dict[str, Any]) -> None:
+    """A body beyond 100 MiB, or the ninth KiB of a header, is refused by its HTTP library with nothing but a status."""
+
+    async def story() -> None:
+        async with Rig() as rig:
+            rig.upstream.handler = lambda got: got.reply(status, b"", {"Connection": "close"})
+            answer = await rig.ask(body)
+            error = answer.json()["error"]
+            assert (answer.status, error["code"]) == (status, code)
+            assert f"'m': llama-server answers {status}, " in error["message"]
+            assert answer.header("x-router-request") == "1"
+            assert (await rig.logged(RequestFinished)).status == status
+
+    run(story)
+
+
 def test_a_client_that_does_not_read_holds_back_its_replica_and_nobody_else() -> None:
     """Neither memory nor the others notice; once it reads, it gets every byte."""
     chunk = b"data: " + b"x" * 65_000 + b"\n\n"

@@ -202,6 +202,20 @@ def test_a_replica_that_breaks_off_is_a_502() -> None:
     run(story)
 
 
+def test_an_error_without_a_word_gets_some_unless_a_page_asks() -> None:
+    async def story() -> None:
+        async with Rig() as rig:
+            replica = await loaded(rig)
+            rig.upstream.handler = lambda got: got.reply(414, b"")
+            answer = await rig.ask(b"", "/props?model=m", "GET")
+            assert (answer.status, answer.json()["error"]["code"]) == (414, "upstream_error")
+            assert "llama-server answers 414, since the path" in answer.json()["error"]["message"]
+            answer = await rig.ask(b"", f"/instance/{replica.replace('#', '%23')}/props", "GET")
+            assert (answer.status, answer.body) == (414, b"")
+
+    run(story)
+
+
 def test_a_client_that_leaves_while_the_replica_is_reached_holds_no_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
