@@ -13,7 +13,7 @@ from eventlog import events as e
 from eventlog.errors import LogError
 from replay.state_tables import summary
 from replay.waits import What, waiting_for
-from replay.walk import Step, find, steps
+from replay.walk import Step, find, said_of_the_cut, steps
 from router.scheduler import State
 
 Passing = Literal["priority", "forced", "pay_out", "grace", "waiting"]
@@ -94,7 +94,8 @@ def explain_request(path: Path, rid: int) -> RequestStory:
     """The story of a request or wish. Raises LogError if the log has none of that number."""
     seq = find(path, ("RequestArrived", "LoadWished"), "rid", rid)
     if not seq:
-        raise LogError(f"the log at {path} has no request {rid}; its numbers are those of the header X-Router-Request")
+        hint = "its numbers are those of the header X-Router-Request"
+        raise LogError(f"the log at {path} has no request {rid}; {hint}{said_of_the_cut(path)}")
     walk = steps(path, seq)
     first = next(walk)
     teller = _Teller(first)

@@ -12,7 +12,7 @@ import msgspec
 from eventlog import events as e
 from eventlog.errors import LogError
 from eventlog.reader import read
-from replay.walk import Step, find, steps
+from replay.walk import Step, find, said_of_the_cut, steps
 from router.scheduler import State
 
 Spared = Literal["wanted", "busy", "age", "worth", "name", "not needed", "cost"]
@@ -112,7 +112,8 @@ def explain_swap(path: Path, swap: int) -> SwapStory:
     """The story of a swap. Raises LogError if the log has none of that number."""
     seq = find(path, ("SwapBegun",), "swap", swap)
     if not seq:
-        raise LogError(f"the log at {path} has no swap {swap}; SwapBegun and /status give their numbers")
+        hint = "SwapBegun and /status give their numbers"
+        raise LogError(f"the log at {path} has no swap {swap}; {hint}{said_of_the_cut(path)}")
     (begun,) = read(path, from_seq=seq, to_seq=seq, types=("SwapBegun",))
     walk = steps(path, begun.cause)
     first = next(walk)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from eventlog.events import Decision, Fact, RouterStarted, SegmentOpened
 from eventlog.reader import read
-from replay.lines import blocks, type_of
+from replay.lines import blocks, events_segments, type_of
 from replay.past import fold_recorded, state_at
 from router.scheduler import State, restore
 
@@ -60,6 +60,12 @@ def find(path: Path, types: tuple[str, ...], field_name: str, value: int) -> int
             if (wanted in line or at_end in line) and type_of(line) in names:
                 return _seq_of(line)
     return 0
+
+
+def said_of_the_cut(path: Path) -> str:
+    """Where a log begins that has lost its beginning; empty for one that has not."""
+    first_seq = events_segments(path)[0].first_seq
+    return f"; the log begins with #{first_seq}, and what was before it has been removed" if first_seq > 1 else ""
 
 
 def _seq_of(line: bytes) -> int:

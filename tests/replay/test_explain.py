@@ -210,6 +210,9 @@ def test_the_first_event_of_a_log_that_retention_has_cut_is_explained(tmp_path: 
 
     assert reasons(tmp_path, 2) == [("load", 6.0)]
     assert explain_swap(tmp_path, 2).target == "B"
+    for explained in (explain_request, explain_swap):
+        with pytest.raises(LogError, match=r"no \w+ 1; .*; the log begins with #\d+, and what was before it has been"):
+            explained(tmp_path, 1)
 
 
 def test_a_story_goes_over_the_hole_that_a_repair_has_left(tmp_path: Path) -> None:
