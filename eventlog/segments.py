@@ -17,6 +17,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -120,11 +121,11 @@ def read_blocks(path: Path, offset: int = 0) -> Iterator[bytes]:
 
 def stored_bytes(segment: Segment) -> int:
     """Size of the file, compressed or not; 0 if it has been removed."""
-    try:
-        with open_as_it_is_now(segment.path) as file:
-            return os.fstat(file.fileno()).st_size
-    except FileNotFoundError:
-        return 0
+    path = segment.path
+    for each in (path, path.with_name(path.name + ".gz")):
+        with suppress(FileNotFoundError):
+            return each.stat().st_size
+    return 0
 
 
 def open_as_it_is_now(path: Path) -> BinaryIO:

@@ -11,10 +11,12 @@ from typing import Literal
 from router.scheduler.caches import is_restoring
 from router.scheduler.dispatch import choose, needs_swap
 from router.scheduler.state import Model, Request, State, Swap, head_of, key_is_full
+from router.scheduler.worth import adds_up_waits
 
 What = Literal[
     "body",
     "grace",
+    "accrue",
     "claimed",
     "swapping",
     "protected",
@@ -40,6 +42,7 @@ What = Literal[
 MEANING: dict[What, str] = {
     "body": "its body was still coming",
     "grace": "others might go first until its grace was over",
+    "accrue": "others might go first until the requests for its model had waited long enough together",
     "claimed": "an earlier request had the room that it needs",
     "swapping": "a swap had the room that it needs",
     "protected": "an earlier request wanted the model that must leave",
@@ -95,6 +98,8 @@ def waiting_for(state: State, request: Request) -> Waiting:
         what, by = _for_its_swap(state, swap)
         return Waiting(what, by, swap.id, ahead)
     if head.held is not None and needs_swap(model):
+        if head.held[0] == "grace" and adds_up_waits(state):
+            return Waiting("accrue", head.held[3], ahead=ahead)
         return Waiting(head.held[0], head.held[3], ahead=ahead)  # type: ignore[arg-type]
     return Waiting("turn", ahead=ahead)
 

@@ -477,6 +477,7 @@ def test_a_release_by_accrued_waiting_is_not_said_to_be_a_matter_of_grace(tmp_pa
     story = explain_swap(tmp_path, 2)
 
     assert (story.why, story.grace_us) == ("grace_over", 0)
+    assert reasons(tmp_path, 2)[0] == ("accrue", 6.0)
     assert "why then: the requests for its model had waited long enough together" in swap_text(story)
 
 
