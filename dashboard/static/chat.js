@@ -107,7 +107,7 @@ function showModels(models, ready) {
     setAttribute(name, "title", model.name);
     const phase = PHASES[model.phase] ?? (model.queued ? "Waits for a GPU" : "");
     const failure = model.status?.failure;
-    setText(state, phase || (failure ? "Could not be loaded" : ""));
+    setText(state, phase || (failure ? "Failed last time" : ""));
     setClass(state, failure && !phase ? "badge bad" : "badge info");
     setAttribute(state, "title", failure ? (failure.reason ?? JSON.stringify(failure)) : null);
     show(state, Boolean(phase || failure));
