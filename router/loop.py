@@ -156,6 +156,9 @@ class Loop:
         except LogUnavailable as error:
             self._wait_for_the_log(batch, error)
             return
+        except Exception as error:  # an event that no line can hold: the state is ahead of a log that never gets it
+            self._break(batch, error)
+            return
         self._hand_out(batch)
         try:
             self._writer.roll_if_due()
@@ -217,13 +220,13 @@ class Loop:
         self.post()
 
     def _break(self, batch: list[Event], error: Exception) -> None:
-        """A bug in the rules: keep the fact that shows it, and stop rather than go on with a state that is wrong."""
-        log.critical("the scheduler broke on %r: stopping; the log holds what led to it", batch[-1], exc_info=error)
+        """A bug: keep the fact that shows it, and stop rather than go on with a state that is wrong."""
+        log.critical("the router broke on %r: stopping; the log holds what led to it", batch[-1], exc_info=error)
         self._broken = True
         self.available = False
         try:
             self._writer.append([event for event in batch if isinstance(event, Fact)][-1:])
-        except LogUnavailable:
+        except Exception:
             log.critical("and the log could not take the fact")
         self._on_broken()
 

@@ -302,7 +302,13 @@ LIMITS: tuple[Setting, ...] = (
         more=", after which the client gets a 408",
     ),
     Setting("MAX_HEAD_KIB", 1024, integer(1, 1 << 20), "largest request line and headers together"),
-    Setting("MAX_BODY_MIB", 1024, integer(1, 1 << 20), "largest request body, decoded"),
+    Setting(
+        "MAX_BODY_MIB",
+        1024,
+        integer(1, 1 << 20),
+        "largest request body, decoded",
+        more="llama-server's own limit, 100 MiB today, comes on top",
+    ),
     Setting("BODY_MEMORY_MIB", 64, integer(0, 1 << 20), "memory for waiting bodies together; more spills to disk"),
 )
 

@@ -197,6 +197,25 @@ def test_a_broken_rule_stops_the_router_and_leaves_the_fact_that_broke_it(monkey
     in_a_world(story)
 
 
+def test_an_event_that_no_line_can_hold_stops_the_router(caplog: pytest.LogCaptureFixture) -> None:
+    """What it decides would never be in the log, though the state went by it; going on would show nobody."""
+
+    async def story(world: World) -> None:
+        def no_line(events: Sequence[e.Event]) -> None:
+            raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+
+        await world.until(e.RouterStarted)
+        told = len(world.told)
+        world.log.append = no_line  # type: ignore[method-assign]
+        world.loop.post(world.arrives(1))
+        await asyncio.wait_for(world.broken.wait(), DEADLINE_S)
+        assert not world.loop.available
+        assert len(world.told) == told
+        assert "could not take the fact" in caplog.text
+
+    in_a_world(story)
+
+
 def test_one_failing_listener_keeps_nobody_else_from_listening() -> None:
     async def story(world: World) -> None:
         def fails(event: Any) -> None:
