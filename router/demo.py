@@ -211,8 +211,14 @@ async def _burst(url: str, requests: int) -> int:
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=None, limits=limits) as client:
         names = list(MODELS)
-        answers = (_ask(client, names[n % len(names)], PROMPTS[n % len(PROMPTS)]) for n in range(requests))
-        return sum(await asyncio.gather(*answers))
+        answers = [_ask(client, names[n % len(names)], PROMPTS[n % len(PROMPTS)]) for n in range(requests)]
+        answered = 0
+        for over, answer in enumerate(asyncio.as_completed(answers), start=1):
+            answered += await answer
+            if sys.stderr.isatty():
+                end = "\n" if over == requests else ""
+                print(f"\r{over} of {requests} are over", end=end, file=sys.stderr, flush=True)
+        return answered
 
 
 async def _ask(client: "httpx.AsyncClient", model: str, prompt: str) -> bool:
