@@ -25,7 +25,8 @@ from eventlog.settings import KeySettings, ModelSettings, SchedulerSettings
 from router.cache_settings import SAVE_PATH, KeepConfig, read_keep, shape_of
 from router.gpu_checks import check_gpus
 from router.gpus import count_gpus
-from router.llama_server import binary_identity, check_embedded, find_llama_server, read_options
+from router.llama_options import files_of
+from router.llama_server import check_embedded, find_llama_server, read_options
 from router.model_entry import Cost, KeyConfig, ReasoningEffort, key_digest, key_in_file, read_keys, sendable
 from router.models import Draft, ModelConfig, finish, read_drafts
 from router.places import find_places, may_be_there, place
@@ -216,7 +217,7 @@ class Config:
 
         The key keeps secrets in the environment of a child from being guessed from the log.
         """
-        identity = binary_identity(self.llama_server)
+        identity = files_of(self.llama_server)
         models = {
             name: msgspec.structs.replace(
                 settings,

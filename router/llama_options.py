@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -238,11 +239,20 @@ def _run_help(argv: Sequence[str]) -> str:
     return text
 
 
-def _identity(argv: Sequence[str], version: str) -> str:
-    parts = [version]
-    for part in argv:
-        parts.append(part)
+def files_of(argv: Sequence[str]) -> list[str]:
+    """What tells the programs and files that a command line names from others: path, size and time of change.
+
+    Words without a slash are looked for on PATH as well, as a wrapper does: `taskset -c 0-7 llama-server`.
+    """
+    found = []
+    for word in argv:
         with contextlib.suppress(OSError, ValueError):
-            found = os.stat(part)
-            parts.append(f"{os.path.realpath(part)} {found.st_size} {found.st_mtime_ns}")
+            path = word if os.sep in word else shutil.which(word) or word
+            there = os.stat(path)
+            found.append(f"{os.path.realpath(path)} {there.st_size} {there.st_mtime_ns}")
+    return found
+
+
+def _identity(argv: Sequence[str], version: str) -> str:
+    parts = [version, *argv, *files_of(argv)]
     return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()

@@ -72,14 +72,3 @@ def check_embedded(drafts: Sequence[Draft], table: OptionTable | None, findings:
             message = "the embedded llama-server cannot download weights"
             allowed = "a `model` that is a file, or llama.cpp's own llama-server"
             findings.add(replace(draft.place, message=message, allowed=allowed))
-
-
-def binary_identity(argv: Sequence[str]) -> list[str]:
-    identity = []
-    for part in argv:
-        try:
-            found = os.stat(part)
-        except (OSError, ValueError):
-            continue
-        identity.append(f"{os.path.realpath(part)} {found.st_size} {found.st_mtime_ns}")
-    return identity

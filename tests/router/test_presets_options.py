@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from router.llama_options import HelpFailed, Option, OptionTable, parse_help, read_help
+from router.llama_options import HelpFailed, Option, OptionTable, files_of, parse_help, read_help
 from tests.router.config_desk import HELP
 
 TABLE = OptionTable(parse_help(HELP))
@@ -100,6 +100,16 @@ def test_a_binary_is_asked_once_and_again_when_it_changes(tmp_path: Path) -> Non
     os.utime(server, (1, 1))
     assert "--new" in read_help([server], cache)
     assert runs.read_text().count("run") == 2
+
+
+def test_a_new_binary_behind_a_wrapper_is_asked_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wrapper stays the same, and names the binary as a shell would."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    command = ["env", "llama-server"]
+    for option in ("--first", "--second-one"):
+        server = _binary(tmp_path / "llama-server", f"echo '{option} N   a number'")
+        assert option in read_help(command, tmp_path / "cache")
+        assert any(server in line for line in files_of(command))
 
 
 def test_a_cache_that_cannot_be_written_or_is_rubbish_does_no_harm(tmp_path: Path) -> None:
