@@ -59,6 +59,7 @@ WHERE type = 'HistoryReset'
 ORDER BY seq;
 
 -- apply events: AdminDone
+-- Also of one that is taken to be lost: the run after a kill answers what it finds open, in this batch or in the next.
 UPDATE operations SET
     end_seq = done.seq,
     ended_us = done.at_us,
@@ -66,7 +67,7 @@ UPDATE operations SET
     code = done.code,
     reason = done.reason
 FROM batch AS done
-WHERE done.type = 'AdminDone' AND done.op = operations.op AND operations.outcome IS NULL;
+WHERE done.type = 'AdminDone' AND done.op = operations.op AND coalesce(operations.outcome, 'lost') = 'lost';
 
 -- apply events: RouterStarted
 -- A run that crashed left them open.

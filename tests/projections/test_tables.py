@@ -108,6 +108,41 @@ def test_a_model_on_two_gpus_lives_on_both_from_loading_to_its_last_breath(tmp_p
     ]
 
 
+def test_a_load_that_is_called_off_has_loaded_until_its_order_to_stop(tmp_path: Path) -> None:
+    """It was never ready, and its process took a while to leave."""
+    with Story(tmp_path / "log") as story:
+        story.at(1, e.ReplicaSpawnOrdered(replica="A#0.1", model="A", index=0, gpus=(0,)))
+        story.at(3, e.ReplicaStopOrdered(replica="A#0.1", why="stopping"))
+        story.at(5, e.ReplicaStopped(replica="A#0.1"))
+
+    lived = answer(tmp_path, "SELECT phase, from_us, until_us FROM residency ORDER BY from_us")
+
+    assert [tuple(row.values()) for row in lived] == [("loading", us(1), us(3)), ("stopping", us(3), us(5))]
+
+
+@pytest.mark.parametrize("in_time", [False, True])
+def test_a_call_that_a_killed_run_left_open_ends_as_the_next_one_says(tmp_path: Path, in_time: bool) -> None:
+    """Whether the tables have read its start already or read both together. Of what it says nothing is lost."""
+    with Story(tmp_path / "log") as story:
+        story.at(0, started("A"))
+        story.at(1, *(e.AdminUnload(op=op, model="A", by="owner") for op in (4, 5, 6)))
+        story.at(2, e.AdminDone(op=5, outcome="done"))
+    with project(tmp_path / "log", tmp_path / "db") as projector:
+        with Story(tmp_path / "log", run=2) as story:
+            story.at(9, started("A"))
+            if in_time:
+                projector.catch_up()
+            story.at(9, e.AdminDone(op=4, outcome="cancelled", reason="ended before this was done"))
+        projector.catch_up()
+        calls = ask(projector, "SELECT op, outcome, ended_us, coalesce(reason, '') FROM operations ORDER BY op")
+
+    assert [tuple(row.values()) for row in calls] == [
+        (4, "cancelled", us(9), "ended before this was done"),
+        (5, "done", us(2), ""),
+        (6, "lost", us(2), ""),
+    ]
+
+
 @pytest.mark.parametrize("size_bytes", [1, 1_000_000])
 def test_a_second_order_to_stop_only_adds_force(tmp_path: Path, size_bytes: int) -> None:
     """Its stop began with the first one, whether both are read together or one after the other."""

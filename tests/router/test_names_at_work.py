@@ -69,6 +69,18 @@ def test_s12_filters_change_the_body_and_say_so(router: RouterProcess) -> None:
     assert "rewrote" not in arrival(router, plain)
 
 
+def test_filters_leave_an_upload_as_it_is(router: RouterProcess) -> None:
+    """Its parameters are parts of a form, beside the file."""
+    parts = [b'form-data; name="model"\r\n\r\na', b'form-data; name="temperature"\r\n\r\n0.5']
+    form = b"".join(b"--standin\r\nContent-Disposition: " + part + b"\r\n" for part in parts) + b"--standin--\r\n"
+    kind = "multipart/form-data; boundary=standin"
+    call = router.call("POST", "/v1/audio/transcriptions", form, Content_Type=kind)
+    assert call.status == 200
+    call.read()
+    assert call.header("x-standin-sha256") == hashlib.sha256(form).hexdigest()
+    assert call.header("x-router-rewrote") == ""
+
+
 def test_s14_a_profile_changes_what_names_mean_and_is_an_event(
     router: RouterProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from eventlog.events import (
     RequestSent,
     TokensStreamed,
 )
+from router import relay
 from router.config import Limits
 from tests.router.relay_rig import Got, Rig, at_rest, run, until
 
@@ -482,6 +483,21 @@ def test_an_arrival_says_what_a_simulation_needs_and_nothing_of_the_text() -> No
             text = repr(rig.log.events) + repr(rig.log.observations)
             assert "secret" not in text
             assert "private" not in text
+
+    run(story)
+
+
+def test_fingerprints_of_clients_are_kept_for_so_many_and_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may come from any number of addresses."""
+    monkeypatch.setattr(relay, "CLIENTS_MAX", 3)
+
+    async def story() -> None:
+        async with Rig() as rig:
+            addresses = [f"10.0.0.{number}" for number in range(8)]
+            seen = {address: rig.relay._client_print("", address) for address in addresses}
+            assert len(rig.relay._clients) <= 3
+            assert len(set(seen.values())) == 8
+            assert {address: rig.relay._client_print("", address) for address in addresses} == seen
 
     run(story)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -210,6 +211,35 @@ def test_a_connection_that_was_too_old_is_no_loss() -> None:
             assert requests == 5, "two of the three were sent twice"
             assert rig.events(UpstreamLost) == []
             server.close()
+
+    run(story)
+
+
+def test_an_answer_that_breaks_off_on_a_connection_in_use_again_is_not_asked_for_twice() -> None:
+    """It had begun, so the connection was not too old: what the client has would be followed by another answer."""
+    requests = 0
+
+    async def child(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        for answer in (b"Content-Length: 2\r\n\r\nok", b"Content-Length: 100\r\n\r\nhalf"):
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]))
+            requests += 1
+            writer.write(b"HTTP/1.1 200 OK\r\n" + answer)
+        writer.close()
+
+    async def story() -> None:
+        async with Rig() as rig:
+            await rig.ask(CHAT)
+            replica = rig.events(RequestDispatched)[0].replica
+            with closing(await asyncio.start_unix_server(child, rig.directory / "own.sock")):
+                rig.replicas.endpoints[replica] = Endpoint(path=str(rig.directory / "own.sock"))
+                assert (await rig.ask(CHAT)).body == b"ok"
+                await rig.logged(RequestFinished, 2)
+                answer = await rig.ask(CHAT)
+                assert (answer.status, answer.complete) == (200, False)
+                assert rig.events(UpstreamLost)[0].begun
+                assert requests == 2
 
     run(story)
 

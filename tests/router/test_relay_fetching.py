@@ -49,6 +49,23 @@ def test_nothing_is_evicted_before_the_weights_are_here() -> None:
     run(story)
 
 
+def test_a_router_that_was_closed_meanwhile_takes_the_request_no_more() -> None:
+    """A download takes minutes; the owner stopped the router before its end."""
+
+    async def story() -> None:
+        async with Rig() as rig:
+            download = missing(rig)
+            waiting = asyncio.create_task(rig.ask(CHAT))
+            await until(lambda: rig.replicas.downloads_awaited)
+            rig.gate.is_open = False
+            download.set_result(None)
+            answer = await waiting
+            assert (answer.status, answer.json()["error"]["code"]) == (503, "service_unavailable")
+            assert rig.events(RequestArrived) == []
+
+    run(story)
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
 def test_a_download_that_fails_is_a_failed_load_with_its_reason(path: str) -> None:
     """In the dialect of the API, and before anything arrived."""
