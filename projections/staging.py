@@ -10,6 +10,7 @@ Counterparts: `columns` says which columns, `definitions` what the steps are.
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -45,6 +46,7 @@ class Staging:
         steps = [step for each in definitions() if each.stream == stream for step in each.steps]
         self._named = frozenset(name for step in steps for name in step.types if name != "*")
         self._takes_others = any("*" in step.types for step in steps)
+        self._type_end = _TYPE_AT + max(map(len, self._named)) + 1
         self._tables: set[str] = set()
 
     def sorted(self, blocks: Iterable[Sequence[bytes]]) -> "Batch":
@@ -89,18 +91,16 @@ class Staging:
         os.close(self._fd)
 
     def _by_type(self, lines: Sequence[bytes]) -> dict[str, list[bytes]]:
-        found: dict[bytes, list[bytes]] = {}
+        # By as much as the longest name takes: what follows a shorter one makes a few kinds of it, put together below.
+        end = self._type_end
+        found: dict[bytes, list[bytes]] = defaultdict(list)
         for line in lines:
-            raw = line[_TYPE_AT : line.index(b'"', _TYPE_AT)]
-            if raw in found:
-                found[raw].append(line)
-            else:
-                found[raw] = [line]
+            found[line[_TYPE_AT:end]].append(line)
         by_type: dict[str, list[bytes]] = {}
-        for raw, some in found.items():
-            name = raw.decode()
+        for head, some in found.items():
+            name = head.partition(b'"')[0].decode(errors="replace")
             if name in self._named:
-                by_type[name] = some
+                by_type.setdefault(name, []).extend(some)
             elif self._takes_others:
                 by_type.setdefault(OTHERS, []).extend(some)
         return by_type

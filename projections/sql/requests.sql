@@ -190,7 +190,8 @@ FROM (
 WHERE done.rid = touched.rid;
 
 -- apply events: RequestFinished
--- By far the most ends: these rows are made as they are written, not changed in between.
+-- By far the most ends: these rows are made as they are written, not changed in between, and in no order: sorting rows
+-- of so many columns costs a fifth of it.
 INSERT INTO ended_requests
 SELECT touched.* REPLACE (
     'ended' AS stage,
@@ -242,8 +243,7 @@ FROM (
     ASOF LEFT JOIN model_configs AS config ON config.model = batch.model AND batch.seq >= config.seq
     WHERE type = 'RequestFinished'
 ) AS done
-JOIN touched USING (rid)
-ORDER BY done.seq;
+JOIN touched USING (rid);
 DELETE FROM touched WHERE rid IN (SELECT rid FROM batch WHERE type = 'RequestFinished');
 
 -- apply events: RequestArrived RequestDispatched RequestRequeued RequestFinished RequestCancelled RequestFailed RequestRejected RequestLost ClientDetached
