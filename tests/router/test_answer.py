@@ -1,10 +1,12 @@
 """What is read out of an answer while it passes: from its two ends, whichever API it speaks."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from eventlog.events import Observation, TokensStreamed
 from router.answer import HEAD_BYTES, TAIL_BYTES, Answer
 
 SSE = [(b"content-type", b"text/event-stream")]
@@ -45,6 +47,25 @@ def test_a_message_s_usage_is_put_together_from_both_ends(words: int) -> None:
     finished = told(*frames).finished("a#0.1")
     assert (finished.prompt_tokens, finished.cached_tokens, finished.completion_tokens) == (42, 30, words)
     assert finished.finish_reason == "end_turn"
+
+
+def test_frames_that_are_read_together_came_together_and_the_last_word_is_no_token() -> None:
+    """The first gap is the time since the dispatch; `[DONE]` ends the stream and is a frame all the same."""
+    clock = SimpleNamespace(us=0)
+    notes: list[Observation] = []
+    answer = Answer(1, 0, lambda: clock.us, notes.append, lambda: None)
+    answer.began(200, SSE)
+    for at_us, data in (
+        (100, b"data: 1\n\ndata: 2\n\ndata: 3\n\n"),
+        (140, b"data: 4\n\n"),
+        (150, b"data: [DONE]\n\n"),
+    ):
+        clock.us = at_us
+        answer.feed(data)
+    answer.ended()
+    assert answer.finished("a#0.1").frames == 5
+    (streamed,) = [note for note in notes if isinstance(note, TokensStreamed)]
+    assert streamed.gaps_us == [100, 0, 0, 40]
 
 
 def test_a_stream_goes_by_its_own_id_not_by_that_of_a_tool_call() -> None:

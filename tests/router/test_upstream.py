@@ -115,6 +115,21 @@ def test_what_breaks_off_is_never_taken_for_complete(tmp_path: Path, answer: byt
     run(story)
 
 
+def test_an_answer_that_is_larger_than_any_question_deserves_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child is not trusted with the router's memory."""
+    monkeypatch.setattr(upstream, "FETCH_LIMIT", 1000)
+
+    async def story() -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n"
+        async with child(tmp_path, says(head, b"x" * 2000)) as endpoint:
+            with pytest.raises(Broken, match="larger than 1000 bytes"):
+                await fetch(endpoint, "GET", "/slots", timeout_s=5)
+
+    run(story)
+
+
 def test_bytes_that_came_before_the_break_are_read_first(tmp_path: Path) -> None:
     async def story() -> None:
         async with child(tmp_path, says(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello")) as endpoint:
