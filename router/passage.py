@@ -96,6 +96,8 @@ class Passage:
             # By its build llama-server takes the id from the path or the query: it finds the one that was checked.
             in_path = path.removeprefix("/v1/stream").removeprefix("/")
             conversation_id = in_path or routes.field_of(query, "conv_id") or ""
+            if not conversation_id:
+                raise errors.error("invalid_parameter", "whose stream? ?conv_id=ID says it", param="conv_id")
             found = await self._stream(scope["method"], query, conversation_id, caller, reply)
             if found is None:
                 return

@@ -535,6 +535,8 @@ def test_coming_back_and_deleting_find_the_replica_of_the_conversation() -> None
 
             answer = await rig.ask(b"", "/v1/stream?conv_id=nobody", "GET")
             assert (answer.status, answer.json()["error"]["code"]) == (404, "conversation_not_found")
+            answer = await rig.ask(b"", "/v1/stream", "DELETE")
+            assert (answer.status, answer.json()["error"]["param"]) == (400, "conv_id")
 
     run(story)
 
