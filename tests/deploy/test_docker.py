@@ -143,11 +143,12 @@ def test_the_images_steps_make_a_router_that_finds_its_files(tmp_path: Path) -> 
                 put = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
                 put(ROOT / part, source / part)
     venv = root / "opt/llama-router"
-    # The image resolves dependencies anew; here those of this environment serve.
-    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    # The image resolves dependencies anew; here those of this environment serve, pip and setuptools among them.
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     site = next(venv.glob("lib/python*/site-packages"))
     (site / "dependencies.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
-    install = [venv / "bin/python", "-m", "pip", "install", "-q", "--no-deps", source]
+    pip = [sys.executable, "-m", "pip", "--python", venv / "bin/python", "--disable-pip-version-check"]
+    install = [*pip, "install", "-q", "--no-deps", "--no-build-isolation", "--no-compile", source]
     done = subprocess.run(install, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
