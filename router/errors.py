@@ -42,6 +42,7 @@ CLIENT_CODES = {
     "request_timeout": 408,
     "model_not_loaded": 409,
     "body_too_large": 413,
+    "uri_too_long": 414,
     "unsupported_encoding": 415,
     "invalid_config": 422,
     "rate_limit_exceeded": 429,

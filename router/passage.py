@@ -171,7 +171,8 @@ class Passage:
             self._resolve(caller, replica.model)
             return replica.id, "/" if len(parts) > 1 else "", "/".join(parts[1:])
         config = self._flights.config
-        sizes = range(len(parts), 0, -1)
+        most = 1 + max((name.count("/") for name in config.names), default=0)
+        sizes = range(min(len(parts), most), 0, -1)
         size = next((n for n in sizes if config.resolve(unquote("/".join(parts[:n]))) is not None), 1)
         model = self._resolve(caller, unquote("/".join(parts[:size])))
         return self._ready(model.name), "/" if size < len(parts) else "", "/".join(parts[size:])

@@ -116,9 +116,9 @@ def generations_in(method: str, path: str) -> Iterator[tuple[str, str]]:
     """
     if method == "POST" and path.startswith(("/instance/", "/upstream/")):
         whose = path.split("/", 2)[2]
-        for at in range(1, len(whose)):
-            if whose[at] == "/" and whose[at:] in _GENERATIONS:
-                yield whose[:at], whose[at:]
+        for asked in sorted(_GENERATIONS, key=len, reverse=True):  # whose it is comes shortest first
+            if len(whose) > len(asked) and whose.endswith(asked):
+                yield whose[: -len(asked)], asked
 
 
 def generation_at(path: str) -> Route:

@@ -145,7 +145,7 @@ def _answer_errors(app: FastAPI, paths: Collection[str]) -> None:
 
 def _unknown_path(path: str, paths: Collection[str]) -> str:
     near = difflib.get_close_matches(path, sorted(paths), n=1, cutoff=0.7)
-    return f"there is no {path}" + (f"; did you mean {near[0]}?" if near else "; /docs lists what there is")
+    return f"there is no {shortened(path)}" + (f"; did you mean {near[0]}?" if near else "; /docs lists what there is")
 
 
 def _page(schema: dict[str, Any], *, has_dashboard: bool) -> str:

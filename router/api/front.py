@@ -23,6 +23,9 @@ from router.headers import value_of
 BODY_MAX = 4 << 20
 """Bytes of a body for the router's own routes; the relay has a limit of its own."""
 
+URL_MAX = 16 << 10
+"""Of a path with its query; llama-server itself takes half as much. To look into an endless one takes its time."""
+
 log = logging.getLogger("llama_router.api")
 
 
@@ -59,7 +62,10 @@ class Front:
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        if path in health.PATHS:
+        if len(path) + len(scope["query_string"]) > URL_MAX:
+            problem = errors.error("uri_too_long", f"the path and its query have more than {URL_MAX} characters")
+            await health.send_error(scope, send, problem)
+        elif path in health.PATHS:
             await health.answer(scope, receive, send, self._services)
         elif self._relay is None or self._app is None:
             problem = errors.error("service_unavailable", "the router is starting", retry_after_s=1)

@@ -272,3 +272,15 @@ def test_a_queue_may_have_a_limit(tmp_path: Path) -> None:
         assert refused.json()["error"]["code"] == "queue_full"
         for call in (stream, *waiting):
             call.close()
+
+
+@pytest.mark.parametrize("path", ["/{}", "/upstream/{}", "/instance/{}", "/props?{}", "/v1/models/{}", "/logs/{}"])
+def test_a_path_without_end_holds_nobody_up(router: RouterProcess, path: str) -> None:
+    """To look for a name in it took half a minute, or for ever, in which no token moved."""
+    for method in ("GET", "POST"):
+        begun = time.monotonic()
+        for many in ("model=&" * 1700, "/" * 14_000):
+            assert tell(router, request(method, path.format(many))).status < 500
+        answer = tell(router, request(method, path.format("/" * (16 << 10))))
+        assert answer.status in (414, 431), answer.raw[:200]
+        assert time.monotonic() - begun < 5.0
