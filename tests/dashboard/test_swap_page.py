@@ -133,6 +133,14 @@ def test_a_candidate_was_kept_by_the_first_thing_in_which_it_came_after_the_vict
     assert kept_by(other, [candidate("a", chosen=True, age_us=10)], forced=False) == kept
 
 
+def test_a_forced_swap_asks_nobody_who_is_wanted() -> None:
+    """So that is not what kept a model, although somebody waits for it."""
+    victim, other = candidate("a", chosen=True, age_us=10), candidate("b", wanted=3, age_us=5)
+
+    assert kept_by(other, [victim], forced=False) == "wanted"
+    assert kept_by(other, [victim], forced=True) == "age"
+
+
 def test_by_worth_a_candidate_is_kept_for_what_it_is_worth() -> None:
     victim = candidate("a", chosen=True, worth=3)
 
