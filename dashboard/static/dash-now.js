@@ -65,7 +65,7 @@ export class Now {
     } catch (error) {
       if (turn.isOver()) return;
       notices([{ kind: "bad", text: `What the router does now is not known: ${error.message}.` }]);
-      if (!this.#status) for (const name of ["waiting", "running", "models"]) setText($(`${name}-empty`), "Not known.");
+      if (!this.#status) notKnown();
       return;
     }
     // Of before something was done, which has been asked for anew since.
@@ -233,7 +233,7 @@ export class Now {
       setAttribute(state, "title", model.failure?.reason || model.cooling_down?.reason || null);
       setText(gpus, model.gpus.join(", ") || "–");
       setText(slots, model.slots ? `${model.in_flight} of ${model.slots}` : "–");
-      setText(waiting, model.queued || "–");
+      setText(waiting, model.queued ? number(model.queued) : "–");
       for (const cell of [gpus, slots, waiting]) setAttribute(cell, "data-none", cell.textContent === "–");
       setText(idle, ticking(model.idle_us));
       this.#loadOrUnload(act, model);
@@ -381,6 +381,15 @@ function only(cell, tag) {
 function badge(node, [kind, text]) {
   setClass(node, kind ? `badge ${kind}` : "badge");
   setText(node, text);
+}
+
+/** Where the router has not answered since the page was opened. */
+function notKnown() {
+  for (const name of ["waiting", "running", "models"]) setText($(`${name}-empty`), "Not known.");
+  for (const each of $("gpus").querySelectorAll(".skeleton")) {
+    setClass(each, "muted");
+    setText(each, "Not known.");
+  }
 }
 
 function meter(node, share) {

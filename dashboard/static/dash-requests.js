@@ -24,6 +24,7 @@ const KINDS = {
 export class Requests {
   #hueOf;
   #onClient;
+  #onPage;
   #asked = new Latest();
   #query = "";
   #clientsOf = "";
@@ -31,6 +32,7 @@ export class Requests {
   constructor({ hueOf, onPage, onClient }) {
     this.#hueOf = hueOf;
     this.#onClient = onClient;
+    this.#onPage = onPage;
     this.page = 1;
     $("newer").addEventListener("click", () => onPage(this.page - 1));
     $("older").addEventListener("click", () => onPage(this.page + 1));
@@ -62,6 +64,11 @@ export class Requests {
     this.#query = query;
     this.page = told.page;
     const pages = Math.max(1, Math.ceil(told.total / told.limit));
+    if (told.page > pages) {
+      // There were more when it was asked for, or somebody wrote a number into the address.
+      this.#onPage(pages);
+      return;
+    }
     show($("requests-wrap"), told.rows.length > 0);
     said("requests-state", told.rows.length ? "" : "empty", filters.client || filters.outcome || filters.model ? "No request fits these filters." : "No requests in this time.");
     setText($("requests-total"), told.total ? `${number(told.total)} in all` : "");

@@ -116,6 +116,13 @@ def test_filters_stand_in_the_address_and_outlast_a_reload(window: Window, route
         expect(page.locator("#requests-state")).to_have_text("No request fits these filters.")
 
 
+def test_a_page_of_the_history_that_is_not_there_is_the_last_one(window: Window) -> None:
+    with window.open(f"{RANGE}&page=99") as page:
+        ready(page)
+        expect(rows(page, "requests")).not_to_have_count(0)
+        assert "page=99" not in page.url
+
+
 def test_a_range_is_chosen_by_button_by_date_or_by_drawing_over_a_figure(window: Window) -> None:
     with window.open(RANGE) as page:
         settled(page)
