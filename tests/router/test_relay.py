@@ -487,6 +487,21 @@ def test_an_arrival_says_what_a_simulation_needs_and_nothing_of_the_text() -> No
     run(story)
 
 
+def test_a_conversation_goes_by_its_own_header_before_that_of_the_session() -> None:
+    """A session may hold several conversations."""
+
+    async def story() -> None:
+        async with Rig() as rig:
+            for headers in ({"c": "talk", "s": "one"}, {"c": "talk", "s": "two"}, {"s": "one"}):
+                names = {"c": "X-Conversation-Id", "s": "X-Session-Id"}
+                await rig.ask(CHAT, headers={names[name]: value for name, value in headers.items()})
+            one, two, three = rig.events(RequestArrived)
+            assert one.conversation == two.conversation != three.conversation
+            assert one.session == three.session != two.session
+
+    run(story)
+
+
 def test_fingerprints_of_clients_are_kept_for_so_many_and_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Anybody may come from any number of addresses."""
     monkeypatch.setattr(relay, "CLIENTS_MAX", 3)
