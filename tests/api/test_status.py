@@ -59,6 +59,21 @@ def test_each_queued_request_shows_its_place_and_what_it_waits_for() -> None:
     World.run(story)
 
 
+def test_a_request_that_must_run_alone_waits_for_an_empty_replica_and_says_so() -> None:
+    """Its connection broke once. A slot is free, but another request is at work there."""
+
+    async def story(world: World) -> None:
+        first, _ = [await world.arrive("alpha") for _ in range(2)]
+        (replica,) = world.loop.state.replicas
+        await world.post(e.UpstreamLost(rid=first, replica=replica))
+        await world.post(e.ReplicaAnswered(replica=replica))
+        (wait,) = await queue(world)
+        assert (wait["rid"], wait["attempt"]) == (first, 2)
+        assert wait["blocked_by"] == {"why": "alone", "by": [replica]}
+
+    World.run(story)
+
+
 def test_a_request_behind_a_load_is_told_when_its_turn_comes() -> None:
     """Nothing is known before the first load; afterwards the estimate is made of what loads and requests took."""
 
