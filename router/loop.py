@@ -16,7 +16,17 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from eventlog.errors import LogUnavailable
-from eventlog.events import Decision, Event, Fact, Observation, TimerCancelled, TimerFired, TimerSet
+from eventlog.events import (
+    Decision,
+    Event,
+    Fact,
+    Observation,
+    RequestCancelled,
+    RequestFinished,
+    TimerCancelled,
+    TimerFired,
+    TimerSet,
+)
 from router.clock import RunClock
 from router.scheduler import State, step
 
@@ -133,7 +143,10 @@ class Loop:
         batch: list[Event] = []
         broken: Exception | None = None
         while self._inbox and broken is None:
-            fact = self._stamp_fact(self._inbox.popleft())
+            fact = self._inbox.popleft()
+            if self._is_second_outcome(fact):
+                continue
+            fact = self._stamp_fact(fact)
             batch.append(fact)
             try:
                 decisions = step(self.state, fact)
@@ -164,6 +177,10 @@ class Loop:
             self._writer.roll_if_due()
         except LogUnavailable as error:
             self._wait_for_the_log([], error)
+
+    def _is_second_outcome(self, fact: Fact) -> bool:
+        """A client can leave in the very turn in which its request fails: it has its outcome by then."""
+        return isinstance(fact, (RequestCancelled, RequestFinished)) and fact.rid not in self.state.requests
 
     def _stamp_fact(self, fact: Fact) -> Fact:
         self._last_us = max(self._last_us, self.clock.now_us())

@@ -123,6 +123,29 @@ def test_facts_that_come_at_once_are_written_at_once() -> None:
     in_a_world(story)
 
 
+def test_a_request_that_ends_twice_in_one_turn_has_one_outcome() -> None:
+    """Its model is taken away, which fails it, and its client leaves before anybody could tell it so."""
+
+    async def story(world: World) -> None:
+        world.loop.post(world.arrives(1), world.arrives(2, "B"))
+        await world.until(e.ReplicaSpawnOrdered)
+        without_b = SchedulerSettings(models={"A": ModelSettings(gpus=(0,))})
+        world.loop.post(e.ConfigLoaded(config=without_b), e.RequestCancelled(rid=2, by="client"))
+        await world.until(e.RequestFailed)
+        world.loop.post(e.RequestCancelled(rid=1, by="client"), e.RequestCancelled(rid=1, by="client"))
+        await world.until(e.RequestCancelled)
+        ends = [
+            (type(event).__name__, event.rid)
+            for event in world.log.events
+            if isinstance(event, (e.RequestFailed, e.RequestCancelled))
+        ]
+        assert ends == [("RequestFailed", 2), ("RequestCancelled", 1)]
+        seqs = [event.seq for event in world.log.events]
+        assert seqs == list(range(1, len(seqs) + 1)), "and no number is left out"
+
+    in_a_world(story)
+
+
 def test_while_the_log_refuses_nothing_is_acted_on_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is full: the decision waits in memory, later facts wait for their turn, then all goes on in order."""
     monkeypatch.setattr("router.loop.REOPEN_EVERY_S", 0.01)
