@@ -783,7 +783,7 @@ def test_a_client_that_does_not_read_says_nothing_about_its_replica() -> None:
             wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
             await wire.send({**CHAT, "stream": True})
             await until(lambda: [progress.rid for progress in rig.relay.flights()] == [1])
-            await until(lambda: rig.relay._flights[1].connection._paused)  # type: ignore[union-attr]
+            await until(lambda: (reached := rig.relay._flights[1].connection) and reached._paused)
             assert list(rig.relay.flights()) == []
 
     run(story)
