@@ -35,6 +35,7 @@ from router.upstream import Connection, Endpoint, UpstreamError, fetch, request_
 
 Scope = Any
 LOOKUP_TIMEOUT_S = 5.0
+AS_IT_IS = "surrogateescape"
 POSITION_DIGITS = 15
 """A place in a stream that is told with more of them is none."""
 
@@ -307,9 +308,10 @@ def _check_admin(caller: Caller, method: str, path: str) -> None:
 
 
 def _canonical(query: bytes, *, without: str = "", **more: str) -> bytes:
-    """The same fields, each written in the one way that everybody reads alike."""
-    fields = [pair for pair in parse_qsl(query.decode("latin-1"), keep_blank_values=True) if pair[0] != without]
-    return urlencode([*more.items(), *fields], quote_via=quote).encode("ascii")
+    """The same fields, each written in the one way that everybody reads alike; bytes that are no text stay bytes."""
+    pairs = parse_qsl(query.decode(errors=AS_IT_IS), keep_blank_values=True, errors=AS_IT_IS)
+    fields = [pair for pair in pairs if pair[0] != without]
+    return urlencode([*more.items(), *fields], quote_via=quote, errors=AS_IT_IS).encode("ascii")
 
 
 def _busyness(replica: Replica) -> tuple[int, int]:

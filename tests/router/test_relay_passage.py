@@ -471,6 +471,7 @@ def test_a_path_reaches_a_replica_as_it_was_read_here() -> None:
                 ("/instance/m/v1/%u0063hat/completions", "/v1/%25u0063hat/completions"),
                 ("/instance/m/v1/%u0073tream?conv%u005fid=x", "/v1/%25u0073tream?conv%25u005fid=x"),
                 ("/props?model=m&%u006dodel=other", "/props?model=m&%25u006dodel=other"),
+                ("/props?model=m&word=%C3%BC&bytes=%FF", "/props?model=m&word=%C3%BC&bytes=%FF"),
             ):
                 assert (await rig.ask(b"", path, "GET")).status == 200
                 assert rig.upstream.got[-1].target == target
