@@ -21,7 +21,7 @@ class Login:
         try:
             if path == "/logout" and method == "POST":
                 require_own_page(scope["headers"])
-                await _go(send, "/login", sessions.set_cookie("", secure=sessions.is_https(scope)))
+                await _go(send, "/login", self._sessions.set_cookie("", secure=sessions.is_https(scope)))
             elif path == "/login" and method == "POST":
                 require_own_page(scope["headers"])
                 await self._log_in(config, scope, receive, send)
@@ -44,7 +44,7 @@ class Login:
         except errors.RouterError as problem:
             await _show(send, scope, problem.status, sessions.page(asked, problem=problem.message))
             return
-        await _go(send, sessions.destination(asked), sessions.set_cookie(cookie, secure=sessions.is_https(scope)))
+        await _go(send, sessions.destination(asked), self._sessions.set_cookie(cookie, secure=sessions.is_https(scope)))
 
     def _name(self, config: Config, scope: Scope) -> str:
         """Who is logged in; empty for nobody."""

@@ -18,7 +18,7 @@ from router.callers import Caller, as_caller, owner_of
 from router.config import Config
 from router.headers import Fields, value_of
 
-COOKIE = "llama_router"
+COOKIE = "llama_router_"
 LASTS_S = 7 * 86_400
 FORM_MAX = 8192
 """Bytes of a login form."""
@@ -29,12 +29,14 @@ class Sessions:
 
     def __init__(self, secret: bytes) -> None:
         self._secret = hashlib.blake2b(secret, digest_size=32, person=b"sessions").digest()
+        # Browsers keep no ports apart: two routers of one machine would end each other's logins.
+        self._cookie = COOKIE + hashlib.blake2b(secret, digest_size=4, person=b"cookie").hexdigest()
 
     def cookie_in(self, headers: Fields) -> str:
         """What a browser sends as ours; empty for nothing."""
         for part in value_of(headers, b"cookie").decode("latin-1").split(";"):
             name, _, value = part.strip().partition("=")
-            if name == COOKIE:
+            if name == self._cookie:
                 return value
         return ""
 
@@ -56,6 +58,12 @@ class Sessions:
             raise _over()
         return as_caller(config.keys[name])
 
+    def set_cookie(self, value: str, *, secure: bool) -> str:
+        """A Set-Cookie header; an empty value takes the cookie away."""
+        lasts_s = LASTS_S if value else 0
+        parts = [f"{self._cookie}={value}", "Path=/", f"Max-Age={lasts_s}", "HttpOnly", "SameSite=Strict"]
+        return "; ".join([*parts, "Secure"] if secure else parts)
+
     def _signed(self, config: Config, name: str, until: int) -> str:
         key = config.keys[name]
         told = f"{name}\0{key.sha256}\0{until}".encode("utf-8", "surrogatepass")
@@ -63,13 +71,6 @@ class Sessions:
         # A dot divides the parts; quote() leaves dots alone.
         quoted = quote(name, safe="", errors="surrogatepass").replace(".", "%2E")
         return f"{quoted}.{until}.{code}"
-
-
-def set_cookie(value: str, *, secure: bool) -> str:
-    """A Set-Cookie header; an empty value takes the cookie away."""
-    lasts_s = LASTS_S if value else 0
-    parts = [f"{COOKIE}={value}", "Path=/", f"Max-Age={lasts_s}", "HttpOnly", "SameSite=Strict"]
-    return "; ".join([*parts, "Secure"] if secure else parts)
 
 
 def is_https(scope: Any) -> bool:

@@ -79,7 +79,7 @@ def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(router: RouterPro
 def test_a_cookie_cannot_be_made_or_changed(router: RouterProcess) -> None:
     """Name, end and code hold together; those of another key, another router or a longer time do not."""
     cookie = cookie_of(log_in(router))
-    _, _, value = cookie.partition("=")
+    ours, _, value = cookie.partition("=")
     name, until, code = value.split(".")
     forged = Sessions(b"x" * 32)
     keys = {"owner": KeyConfig("owner", key_digest(OWNER), admin=True)}
@@ -95,8 +95,8 @@ def test_a_cookie_cannot_be_made_or_changed(router: RouterProcess) -> None:
         "",
         "\xff.1.\xff",
     ):
-        if f"llama_router={wrong}" != cookie:
-            assert router.call("GET", "/status", Cookie=f"llama_router={wrong}").status == 401, wrong
+        if f"{ours}={wrong}" != cookie:
+            assert router.call("GET", "/status", Cookie=f"{ours}={wrong}").status == 401, wrong
 
 
 def test_a_login_ends_with_its_time_and_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,19 @@ def test_logging_out_takes_the_cookie_away(router: RouterProcess) -> None:
     cookie = cookie_of(log_in(router))
     out = router.call("POST", "/logout", b"", Cookie=cookie, **OWN_PAGE)
     assert (out.status, out.header("location")) == (303, "./login")
-    assert out.header("set-cookie").startswith("llama_router=; Path=/; Max-Age=0;")
+    assert out.header("set-cookie").startswith(f"{cookie.partition('=')[0]}=; Path=/; Max-Age=0;")
+
+
+def test_two_routers_of_one_machine_leave_each_other_s_logins_alone() -> None:
+    """Browsers keep cookies by host, whatever the port; a restart, which has the same secret, ends no login."""
+    config = replace(_config(), keys={"me": KeyConfig("me", key_digest("lr-one"))})
+    one, other, again = Sessions(b"a" * 32), Sessions(b"b" * 32), Sessions(b"a" * 32)
+    sent = "; ".join(
+        each.set_cookie(each.begin(config, "lr-one"), secure=False).partition(";")[0] for each in (one, other)
+    )
+    headers = [(b"cookie", sent.encode())]
+    for each in (one, other, again):
+        assert each.caller_of(config, each.cookie_in(headers)).key == "me"
 
 
 @pytest.mark.parametrize(
