@@ -121,6 +121,7 @@ ERROR_CODES = {
     "body_too_large": "its body is larger than allowed",
     "unsupported_encoding": "its body was compressed in a way that is not understood",
     "headers_too_large": "its headers are larger than allowed",
+    "uri_too_long": "its address is longer than allowed",
     "request_timeout": "its client sent it too slowly",
     "invalid_config": "the configuration has mistakes",
     "host_not_allowed": "it came under a name that is not the router's",
