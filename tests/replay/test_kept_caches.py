@@ -84,24 +84,26 @@ def test_a_setting_that_was_tried_is_said_as_config_json_says_it() -> None:
     assert all(model.cache_shape for model in other.models.values())
 
 
-def test_saves_and_restores_are_told_as_what_a_request_waits_for(tmp_path: Path) -> None:
-    """Not as work of the models that leave, and not as slots that are taken: nobody works then."""
+def recorded(directory: Path) -> RecordingWorld:
+    """A run that kept caches, and its log in this directory."""
     workload = conversations()
     workload = msgspec.structs.replace(workload, settings=changed(workload.settings, [KEEP]))
     world = RecordingWorld(workload, TRUTH)
     world.run()
-    world.write(tmp_path)
+    world.write(directory)
+    return world
+
+
+def test_saves_and_restores_are_told_as_what_a_request_waits_for(tmp_path: Path) -> None:
+    """Not as work of the models that leave, and not as slots that are taken: nobody works then."""
+    recorded(tmp_path)
     reasons = {wait.what for rid in range(1, 17) for wait in explain_request(tmp_path, rid).waits}
     assert reasons == {"load", "save", "stop", "restore"}
 
 
 def test_a_log_of_a_run_that_kept_caches_verifies_and_tells_what_they_cost(tmp_path: Path) -> None:
     """Byte for byte; and fitted from it are the times and sizes that it was made with."""
-    workload = conversations()
-    workload = msgspec.structs.replace(workload, settings=changed(workload.settings, [KEEP]))
-    world = RecordingWorld(workload, TRUTH)
-    world.run()
-    world.write(tmp_path)
+    world = recorded(tmp_path)
     assert [event for event in world.record if isinstance(event, e.CacheRestored)]
     assert verify(tmp_path).ok
     costs = fit(read_recording(tmp_path).durations, "measured").of("a")

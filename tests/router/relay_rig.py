@@ -130,6 +130,13 @@ class Got:
 Handler = Callable[[Got], Awaitable[None]]
 
 
+async def flood(got: Got) -> None:
+    """A stream without end, as fast as it is taken."""
+    await got.begin_stream()
+    while not got.gone.is_set():
+        await got.chunk(b"data: " + b"x" * 60_000 + b"\n\n")
+
+
 async def answer_ok(got: Got) -> None:
     await got.reply(body=b'{"ok":true}')
 

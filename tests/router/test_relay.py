@@ -20,7 +20,7 @@ from eventlog.events import (
 )
 from router import relay
 from router.config import Limits
-from tests.router.relay_rig import Got, Rig, at_rest, run, until
+from tests.router.relay_rig import Got, Rig, at_rest, flood, run, until
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 STREAM = {**CHAT, "stream": True}
@@ -771,11 +771,6 @@ def test_a_request_that_comes_back_to_its_place_is_counted_there_again() -> None
 
 def test_a_client_that_does_not_read_says_nothing_about_its_replica() -> None:
     """Whoever looks for replicas that hang hears of streams whose next frame is the replica's to make."""
-
-    async def flood(got: Got) -> None:
-        await got.begin_stream()
-        while not got.gone.is_set():
-            await got.chunk(b"data: " + b"x" * 60_000 + b"\n\n")
 
     async def story() -> None:
         async with Rig() as rig, rig.connect() as wire:

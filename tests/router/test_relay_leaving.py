@@ -25,7 +25,7 @@ from eventlog.events import (
 )
 from router import relay
 from router.quotas import Quotas
-from tests.router.relay_rig import DEADLINE_S, Got, Rig, Wire, at_rest, run, until
+from tests.router.relay_rig import DEADLINE_S, Got, Rig, Wire, at_rest, flood, run, until
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 STREAM = {**CHAT, "stream": True}
@@ -231,11 +231,6 @@ def test_a_client_that_leaves_while_sending_never_arrived() -> None:
 
 def test_a_client_that_reads_nothing_and_half_closes_is_gone_too() -> None:
     """Its FIN counts although megabytes for it are still on the way."""
-
-    async def flood(got: Got) -> None:
-        await got.begin_stream()
-        while not got.gone.is_set():
-            await got.chunk(b"data: " + b"x" * 60_000 + b"\n\n")
 
     async def story() -> None:
         async with Rig() as rig, rig.connect() as wire:
