@@ -17,7 +17,6 @@ from router.scheduler.state import (
     busy_mask,
     first_of,
     is_closing,
-    is_cooling,
     is_late,
     next_unforced,
 )
@@ -33,9 +32,9 @@ def decide(state: State) -> Iterator[e.Decision]:
     """
     while True:
         is_quiet = nothing_is_wrong(state)
-        decision = swaps.advance(state) if is_quiet else _first(RULES_BEFORE, state)
+        decision = _first(RULES_BEFORE_IN_QUIET if is_quiet else RULES_BEFORE, state)
         if decision is None:
-            if (yield from serve_the_queue(state)):
+            if state.touched and state.lanes and (yield from serve_the_queue(state)):
                 continue
             is_quiet = is_quiet and not (state.ttls or state.reloaded)
             decision = arm_the_force_timer(state) if is_quiet else _first(RULES_AFTER, state)
@@ -50,7 +49,10 @@ def next_decision(state: State) -> e.Decision | None:
 
 
 def nothing_is_wrong(state: State) -> bool:
-    """Whether there is nothing that all rules look at but those of the swaps and the queue, forcing, `ttl`, reloads."""
+    """Whether only the swaps, the queue, models that cool down, forcing, `ttl` and reloads can want anything.
+
+    A model cools down for minutes, so that is no reason to ask all rules all that time.
+    """
     return not (
         state.refused
         or state.lost
@@ -59,7 +61,6 @@ def nothing_is_wrong(state: State) -> bool:
         or state.stale_timers
         or state.stalled
         or state.restless
-        or state.cooling
         or state.caches.models
         or state.stopping_at_us
         or len(state.models) != len(state.settings.models)
@@ -113,12 +114,15 @@ def settle_lost_connections(state: State) -> e.Decision | None:
 
 def fail_what_waits_for_a_failed_model(state: State) -> e.Decision | None:
     """Everybody in the queue of a model that is cooling down and serves from no replica, or is not configured."""
-    if not state.cooling and len(state.models) == len(state.settings.models):
+    cooling, configured = state.cooling, state.settings.models
+    if not cooling and len(state.models) == len(configured):
         return None
     for name, lane in state.lanes.items():
+        removed = name not in configured
+        if not removed and name not in cooling:
+            continue
         model = state.models[name]
-        removed = name not in state.settings.models
-        if not removed and (not is_cooling(state, model) or model.phase in ("ready", "draining") or model.target_of):
+        if not removed and (model.phase in ("ready", "draining") or model.target_of):
             continue
         request = state.requests[first_of(lane)[2]]
         status, code, reason = 502, "model_load_failed", model.cooldown_reason
@@ -274,6 +278,9 @@ RULES_BEFORE: tuple[Rule, ...] = (
     swaps.serve_admin_calls,
     fail_what_waits_for_a_failed_model,
 )
+
+RULES_BEFORE_IN_QUIET: tuple[Rule, ...] = (swaps.advance, fail_what_waits_for_a_failed_model)
+"""Those of RULES_BEFORE that may want something where nothing is wrong, in the same order."""
 
 RULES_AFTER: tuple[Rule, ...] = (
     # Housekeeping, only when no request can be helped.

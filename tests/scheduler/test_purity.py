@@ -10,7 +10,7 @@ import pytest
 
 from eventlog import events as e
 from eventlog.settings import ModelSettings, SchedulerSettings
-from router.scheduler import POLICY_VERSION, State, digest, dump, fold, next_decision, restore, rules, step, swaps
+from router.scheduler import POLICY_VERSION, State, digest, dump, fold, next_decision, restore, rules, step
 from tests.scheduler.chaos import ramble
 from tests.scheduler.shell import SECOND
 from tests.scheduler.world import Manners, World
@@ -78,17 +78,20 @@ def test_a_whole_step_decides_what_the_rules_asked_anew_each_time_would() -> Non
 
 
 def test_where_nothing_is_wrong_the_rules_that_are_not_asked_have_nothing_to_say() -> None:
-    asked = (swaps.advance, rules.arm_the_force_timer, rules.unload_idle_models, rules.unload_what_is_too_much)
+    after = (rules.arm_the_force_timer, rules.unload_idle_models, rules.unload_what_is_too_much)
+    asked = (*rules.RULES_BEFORE_IN_QUIET, *after)
     silent = [rule for rule in (*rules.RULES_BEFORE, *rules.RULES_AFTER) if rule not in asked]
-    times = 0
+    times = cooling = 0
     for seed in range(30):
         state = State()
         for event in ramble(seed, 80).record:
             fold(state, event)
             if rules.nothing_is_wrong(state):
                 times += 1
+                cooling += bool(state.cooling)
                 assert [decision for rule in silent if (decision := rule(state)) is not None] == []
     assert times > 1000
+    assert cooling > 100
 
 
 def test_facts_and_decisions_fold_to_the_state_that_was_live() -> None:
