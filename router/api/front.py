@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from router import errors, routes
-from router.api import access, dash, health, hosts, pages
+from router.api import access, dash, head, health, hosts, pages
 from router.api.cors import App, Cors, Message, Receive, Scope, Send
 from router.api.login import Login
 from router.api.services import Services
@@ -94,6 +94,9 @@ class Front:
             await self._dash(scope, receive, send)
             return
         app = made.result() if made.done() else await asyncio.shield(made)
+        if scope["method"] == "HEAD" and not access.changes("HEAD", scope["path"]):
+            await head.answer(app, scope, receive, send)
+            return
         await app(scope, _limited(receive, scope), send)
 
     async def _is_known(self, scope: Scope, send: Send, *, own: bool) -> bool:

@@ -15,6 +15,7 @@ from router import errors
 from router.api.access import administrator, onlooker
 from router.api.cors import Receive, Scope, Send
 from router.api.dash import Dash
+from router.api.head import SCOPE_HEAD
 from router.api.reply import Json
 from router.api.services import Services
 
@@ -31,6 +32,8 @@ class Passed(Response):
         self._dash = dash
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if SCOPE_HEAD in scope:
+            scope = {**scope, "method": "HEAD"}  # whose answer is written past `send`
         await self._dash(scope, receive, send)
 
 

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from eventlog import events as e
+from router.api.access import CHANGES_BY_GET
 from router.api.cors import MAX_AGE_S
 from router.api.front import Front
 from router.config import KeyConfig, key_digest
@@ -267,3 +268,47 @@ def test_nothing_is_promised_that_the_log_cannot_hold() -> None:
         world.loop.available = True
 
     with_front(story)
+
+
+ASKED_OF_THE_DASHBOARD = ("/router/history", "/router/status_timeline")
+"""tests/dashboard asks them, where there is one."""
+ENDLESS = ("/events", "/logs", "/models/sse")
+
+
+def test_head_tells_what_get_would_without_its_body_on_every_route_of_our_own() -> None:
+    """Monitors ask so. A stream is not begun; what changes something by GET is not changed by HEAD."""
+
+    async def story(world: World, http: httpx.AsyncClient) -> None:
+        described = (await http.get("/openapi.json")).json()["paths"]
+        paths = [path for path, methods in described.items() if "get" in methods and "{" not in path]
+        paths = [path for path in paths if path not in ASKED_OF_THE_DASHBOARD]
+        assert len(paths) > 15
+        assert set(ENDLESS) <= set(paths)
+        for path in paths:
+            head = await asyncio.wait_for(http.head(path), 10)
+            assert head.content == b"", path
+            if path in ENDLESS:
+                assert (head.status_code, "content-length" in head.headers) == (200, False), path
+            else:
+                asked = await http.get(path)
+                assert head.status_code == asked.status_code, path
+                assert head.headers["content-type"] == asked.headers["content-type"], path
+        for path in CHANGES_BY_GET:
+            assert (await http.head(path)).status_code == 405, path
+        assert (await http.head("/nowhere")).status_code == 404
+        assert (await http.head("/v1/models/nobody")).status_code == 404
+        assert world.happened(e.AdminUnload) == []
+
+    with_front(story)
+
+
+def test_head_by_a_key_that_may_not_look_is_refused_as_get_is() -> None:
+    async def story(world: World, http: httpx.AsyncClient) -> None:
+        guest = {"authorization": "Bearer sk-guest"}
+        for path in ("/events", "/status", "/v1/models"):
+            assert (await http.head(path)).status_code == 401, path
+            asked = (await http.get(path, headers=guest)).status_code
+            assert (await http.head(path, headers=guest)).status_code == asked, path
+        assert (await http.head("/events", headers=guest)).status_code == 403
+
+    with_front(story, keys={"guest": KeyConfig("guest", key_digest("sk-guest"), models=("beta",))})

@@ -1,6 +1,8 @@
 """The history API, as the router's port answers it, and the SQL behind what each GPU did."""
 
 import asyncio
+import contextlib
+import http.client
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -105,6 +107,27 @@ def test_the_routes_are_documented(router: WithDashboard) -> None:
     listed = {field["name"] for field in paths["/router/history"]["get"]["parameters"]}
     assert {"model", "limit", "since", "until"} <= listed
     assert router.call("GET", "/router/reset_history").status == 405
+
+
+def test_a_monitor_that_asks_by_head_gets_headers_and_the_connection_stays_good(router: WithDashboard) -> None:
+    """One connection for all: a body that should not be there would be taken for the next answer's beginning."""
+    connection = http.client.HTTPConnection("127.0.0.1", router.port, timeout=30)
+    with contextlib.closing(connection):
+        for path in (
+            "/router/history",
+            "/router/status_timeline",
+            "/status",
+            "/v1/models",
+            "/dash",
+            "/events",
+            "/logs",
+        ):
+            for method in ("HEAD", "GET"):
+                if method == "GET" and path in ("/events", "/logs"):
+                    path = "/health"
+                connection.request(method, path)
+                answer = connection.getresponse()
+                assert (answer.status, answer.read() == b"") == (200, method == "HEAD"), f"{method} {path}"
 
 
 def test_each_gpu_has_its_timeline(router: WithDashboard) -> None:
