@@ -4,7 +4,8 @@ The model, a few numbers, and hashes: of the conversation, and of the prompt's g
 plain prompts in blocks of 1 KiB). Hashes are keyed, so a log does not tell what was said. Raw bytes are hashed as they
 came: a client that repeats its history repeats them.
 
-A field of the wrong type is taken as absent: llama-server says what is wrong with it in its own words.
+A field of the wrong type is taken as absent: llama-server says what is wrong with it in its own words. Only a model of
+the wrong type is refused: without it nobody knows whom to ask, or the default model would answer for another.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ import msgspec
 from eventlog.events import PrefixBlock
 from router import errors
 from router.body import Buffer
+from router.problems import shortened
 from router.routes import Route
 
 BLOCK = 1024
@@ -105,13 +107,13 @@ def fingerprint(salt: bytes, *parts: bytes | memoryview | msgspec.Raw) -> str:
 
 
 def json_body(body: Buffer, route: Route, salt: bytes) -> Peeked:
-    """Look into a JSON body. Raises RouterError when it is not a JSON object."""
+    """Look into a JSON body. Raises RouterError when it is not a JSON object, or its model is not a name."""
     try:
         fields = _fields.decode(without_mark(body))
     except (msgspec.DecodeError, RecursionError) as error:
         raise errors.error("invalid_body", f"the body is not a JSON object: {error}") from error
     peeked = Peeked(
-        model=_read(_str, fields.model) or None,
+        model=_model(fields.model),
         stream=_read(_bool, fields.stream) is True,
         slots_wanted=max(1, _read(_int, fields.n) or 0),
         tools=len(_items(fields.tools)),
@@ -237,6 +239,17 @@ def _read(decoder: msgspec.json.Decoder[_T], raw: msgspec.Raw) -> _T | None:
         return decoder.decode(raw)
     except (msgspec.DecodeError, RecursionError):
         return None
+
+
+def _model(raw: msgspec.Raw) -> str | None:
+    """None for null and the empty name, as where there is none at all."""
+    if not len(raw) or bytes(raw) == b"null":
+        return None
+    name = _read(_str, raw)
+    if name is None:
+        given = shortened(bytes(memoryview(raw)[:200]).decode(errors="replace"))
+        raise errors.error("invalid_parameter", f"'model' is the name of a model, a string, not {given}", param="model")
+    return name or None
 
 
 def _present(*fields: msgspec.Raw) -> list[msgspec.Raw]:

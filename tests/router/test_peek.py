@@ -46,17 +46,26 @@ def test_every_name_of_the_token_limit_is_known(key: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b'{"model": 7, "messages": "x", "stream": "yes", "n": null, "max_tokens": -1, "tools": {}}',
+        b'{"model": "", "messages": "x", "stream": "yes", "n": null, "max_tokens": -1, "tools": {}}',
         b'{"messages": [1, null, "text", {"role": 5}], "n": 1.5, "max_tokens": "many"}',
         b'{"model": null, "messages": null}',
         b"{}",
-        b'{"model": "\xff"}',
         b' \n{ "messages" : [ ] } \t',
     ],
 )
 def test_fields_of_the_wrong_type_are_left_to_llama_server(body: bytes) -> None:
     peeked = look(body)
     assert (peeked.model, peeked.stream, peeked.slots_wanted, peeked.max_tokens) == (None, False, 1, 0)
+
+
+@pytest.mark.parametrize("given", [b"7", b"true", b'["m"]', b'{"name": "m"}', b'"\xff"', b"[" + b"7," * 9_000 + b"7]"])
+def test_a_model_that_is_no_name_is_refused_and_told(given: bytes) -> None:
+    """Taken as absent it would be the default model that answers, or said to be missing although it is there."""
+    with pytest.raises(RouterError, match="'model' is the name of a model, a string, not") as caught:
+        look(b'{"messages": [], "model": ' + given + b"}")
+    assert (caught.value.status, caught.value.code, caught.value.param) == (400, "invalid_parameter", "model")
+    assert given[:40].decode(errors="replace") in str(caught.value)
+    assert len(str(caught.value)) < 250
 
 
 def test_a_byte_order_mark_is_passed_over() -> None:
