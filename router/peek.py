@@ -243,10 +243,8 @@ def _read(decoder: msgspec.json.Decoder[_T], raw: msgspec.Raw) -> _T | None:
 
 def _model(raw: msgspec.Raw) -> str | None:
     """None for null and the empty name, as where there is none at all."""
-    if not len(raw) or bytes(raw) == b"null":
-        return None
     name = _read(_str, raw)
-    if name is None:
+    if name is None and _present(raw):
         given = shortened(bytes(memoryview(raw)[:200]).decode(errors="replace"))
         raise errors.error("invalid_parameter", f"'model' is the name of a model, a string, not {given}", param="model")
     return name or None

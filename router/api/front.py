@@ -94,10 +94,11 @@ class Front:
             await self._dash(scope, receive, send)
             return
         app = made.result() if made.done() else await asyncio.shield(made)
+        receive = _limited(receive, scope)
         if scope["method"] == "HEAD" and not access.changes("HEAD", scope["path"]):
             await head.answer(app, scope, receive, send)
-            return
-        await app(scope, _limited(receive, scope), send)
+        else:
+            await app(scope, receive, send)
 
     async def _is_known(self, scope: Scope, send: Send, *, own: bool) -> bool:
         """Find out who asks, and for a route of our own whether they may; whoever may not has been answered then."""

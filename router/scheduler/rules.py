@@ -34,7 +34,7 @@ def decide(state: State) -> Iterator[e.Decision]:
         is_quiet = nothing_is_wrong(state)
         decision = _first(RULES_BEFORE_IN_QUIET if is_quiet else RULES_BEFORE, state)
         if decision is None:
-            if state.touched and state.lanes and (yield from serve_the_queue(state)):
+            if (yield from serve_the_queue(state)):
                 continue
             is_quiet = is_quiet and not (state.ttls or state.reloaded)
             decision = arm_the_force_timer(state) if is_quiet else _first(RULES_AFTER, state)
@@ -114,15 +114,12 @@ def settle_lost_connections(state: State) -> e.Decision | None:
 
 def fail_what_waits_for_a_failed_model(state: State) -> e.Decision | None:
     """Everybody in the queue of a model that is cooling down and serves from no replica, or is not configured."""
-    cooling, configured = state.cooling, state.settings.models
-    if not cooling and len(state.models) == len(configured):
+    if not state.cooling and len(state.models) == len(state.settings.models):
         return None
     for name, lane in state.lanes.items():
-        removed = name not in configured
-        if not removed and name not in cooling:
-            continue
         model = state.models[name]
-        if not removed and (model.phase in ("ready", "draining") or model.target_of):
+        removed = name not in state.settings.models
+        if not removed and (name not in state.cooling or model.phase in ("ready", "draining") or model.target_of):
             continue
         request = state.requests[first_of(lane)[2]]
         status, code, reason = 502, "model_load_failed", model.cooldown_reason

@@ -80,6 +80,7 @@ def test_a_whole_step_decides_what_the_rules_asked_anew_each_time_would() -> Non
 def test_where_nothing_is_wrong_the_rules_that_are_not_asked_have_nothing_to_say() -> None:
     after = (rules.arm_the_force_timer, rules.unload_idle_models, rules.unload_what_is_too_much)
     asked = (*rules.RULES_BEFORE_IN_QUIET, *after)
+    assert sorted(rules.RULES_BEFORE_IN_QUIET, key=rules.RULES_BEFORE.index) == [*rules.RULES_BEFORE_IN_QUIET]
     silent = [rule for rule in (*rules.RULES_BEFORE, *rules.RULES_AFTER) if rule not in asked]
     times = cooling = 0
     for seed in range(30):
